@@ -22,6 +22,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import torch
 from torch import Tensor
 
+import torchtap as tt
 from torchtap.stats.kernels import _kernel, native
 
 Call = Callable[[], object]
@@ -114,6 +115,21 @@ def float32_by_size(rounds: int) -> list[Result]:
     ):
         rows += against_sum(torch.randn(numel), rounds, f"float32[{numel:,}]", wanted)
     return rows
+
+
+def one_call(rounds: int) -> list[Result]:
+    """``tt.measure`` of a small tensor, with the result that it makes."""
+    tensor = torch.randn(1_000)
+    ways: dict[str, tuple[Call, str]] = {
+        "histogram=False": (lambda: tt.measure(tensor, histogram=False), "< 12 us"),
+        "with histogram": (lambda: tt.measure(tensor), "< 20 us"),
+    }
+    calls = [tensor.sum, *(call for call, _ in ways.values())]
+    before, *ours = fastest(calls, rounds=rounds, numel=tensor.numel())
+    return [
+        Result(f"tt.measure of float32[1,000], {way}", "torch.sum", before, one, limit)
+        for (way, (_, limit)), one in zip(ways.items(), ours, strict=True)
+    ]
 
 
 def other_values(rounds: int) -> list[Result]:
@@ -254,7 +270,14 @@ def main() -> None:
     torch.set_num_threads(1)
     _kernel.force(arguments.force)
     rows: list[Result] = []
-    for measure in (float32_by_size, other_values, other_dtypes, channels_and_sums, against_stock):
+    for measure in (
+        float32_by_size,
+        one_call,
+        other_values,
+        other_dtypes,
+        channels_and_sums,
+        against_stock,
+    ):
         rows += measure(arguments.rounds)
         print(f"{measure.__name__} done", file=sys.stderr)
     command = "python benchmarks/kernel.py"

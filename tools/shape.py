@@ -4,8 +4,8 @@
     .venv/bin/python tools/shape.py --ways     # what a call enters, alone
     .venv/bin/python tools/shape.py --enters 'tt.open(folder)[site]'
 
-A *box* is a room (a folder or file at the top of the package), an *arrow* an import from one box
-into another, a *floor* the longest chain of arrows. A *way* is one call on a small net: how many
+A *box* is a room (a folder at the top of the package), an *arrow* an import from one box into
+another, a *floor* the longest chain of arrows. A *way* is one call on a small net: how many
 files and functions of torchtap it enters (comprehensions and lambdas belong to their function).
 """
 
@@ -29,6 +29,8 @@ import torchtap as tt
 
 SOURCE = Path(tt.__file__).parent
 MOST_METHODS = 18
+ENTRANCES = {"__init__", "__main__"}
+"""Files at the top that only lead into the rooms: the lazy face, and ``python -m torchtap``."""
 OF_OTHERS = {
     "_version",
     "_base",
@@ -73,12 +75,12 @@ def box_of(path: Path) -> str:
 def print_map() -> None:
     """Print boxes, arrows, floors and circles."""
     arrows: dict[str, set[str]] = defaultdict(set)
-    boxes = {box_of(path) for path in trees()} - {"__init__"}
+    boxes = {box_of(path) for path in trees()} - ENTRANCES
     for path, tree in trees().items():
         own = box_of(path)
         for name in imported(tree):
             other = name.split(".")[1] if name.startswith("torchtap.") else ""
-            if other in boxes and other != own and own != "__init__":
+            if other in boxes and other != own and own not in ENTRANCES:
                 arrows[own].add(other)
     order = floors(arrows, boxes)
     print(f"boxes    {len(boxes)}: {', '.join(sorted(boxes))}")

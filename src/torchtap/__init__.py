@@ -164,5 +164,15 @@ def _imported(name: str) -> Any:
         ) from error
 
 
+def load_ipython_extension(shell: Any) -> None:
+    """Explain what cells raise, as ``tt.explain_errors(everywhere=True)`` does."""
+    _imported("torchtap.failures.explained_everywhere").enter_shell(shell)
+
+
+def unload_ipython_extension(shell: Any) -> None:
+    """Undo ``load_ipython_extension``."""
+    _imported("torchtap.failures.explained_everywhere").leave_shell(shell)
+
+
 def __dir__() -> list[str]:
     return sorted(__all__)

@@ -24,7 +24,7 @@ from torchtap.cli import app as cli, output as saying
 from torchtap.cli.demo import SITES, class_names, run_demo
 from torchtap.core import progress
 from torchtap.core.errors import MissingExtraError
-from torchtap.core.text import breadth
+from torchtap.core.text import breadth, size
 from torchtap.runs.open_run import open_run
 
 SOURCE = """
@@ -200,7 +200,7 @@ def test_there_are_a_thousand_class_names_in_their_order() -> None:
 
 @pytest.mark.slow
 def test_the_demo_prints_classes_and_modules_and_saves_both_files(tmp_path: Path) -> None:
-    done = shell("-m", "torchtap.cli", "demo", "--out", str(tmp_path / "out"))
+    done = shell("-m", "torchtap", "demo", "--out", str(tmp_path / "out"))
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     lines = done.stdout.split("\n")
@@ -209,7 +209,14 @@ def test_the_demo_prints_classes_and_modules_and_saves_both_files(tmp_path: Path
     assert "\x1b" not in done.stdout
     modules = [line for line in lines if line.startswith("    _project_conv")]
     assert len(modules) == 16
-    assert f"wrote {tmp_path / 'out' / 'run.safetensors'}" in lines
+    files = ["run.safetensors", "feature_maps.png", "explained.png", "report.html"]
+    first = lines.index(f"wrote into {tmp_path / 'out'}") + 1
+    assert [line.split()[0] for line in lines[first : first + 4]] == files
+    sizes = [(tmp_path / "out" / name).stat().st_size for name in files]
+    for line, nbytes in zip(lines[first : first + 4], sizes, strict=True):
+        assert line.split()[1:3] == size(nbytes).split()
+    assert lines[first + 4].startswith(f"{size(sum(sizes))} in all")
+    assert sizes[-1] < 1_000_000
     with Image.open(tmp_path / "out" / "feature_maps.png") as image:
         assert image.width > 1500
     run = open_run(tmp_path / "out" / "run.safetensors")
@@ -576,7 +583,7 @@ def test_a_place_that_cannot_be_written_is_named(call: Callable[..., Any], here:
 
 
 def test_bad_input_in_a_process_of_its_own_exits_2(here: Any) -> None:
-    done = shell("-m", "torchtap.cli", "ls", "nowhere/at_all")
+    done = shell("-m", "torchtap", "ls", "nowhere/at_all")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "torchtap: There is no file nowhere/at_all.\n"
 
@@ -610,9 +617,7 @@ def test_progress_is_for_terminals_and_for_long_work(
 
 def test_a_reader_that_leaves_early_is_no_error(saved: Any) -> None:
     source = str(Path(torchtap.__file__).parent.parent)
-    script = (
-        f"{sys.executable} -m torchtap.cli ls {saved} --json | head -1; echo ${{PIPESTATUS[0]}}"
-    )
+    script = f"{sys.executable} -m torchtap ls {saved} --json | head -1; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(
         ["bash", "-c", script],
         capture_output=True,
@@ -626,7 +631,7 @@ def test_a_reader_that_leaves_early_is_no_error(saved: Any) -> None:
 
 
 def test_a_terminal_without_unicode_gets_escapes_and_no_crash(saved: Any) -> None:
-    done = shell("-m", "torchtap.cli", "ls", str(saved), PYTHONIOENCODING="ascii")
+    done = shell("-m", "torchtap", "ls", str(saved), PYTHONIOENCODING="ascii")
     assert done.returncode == 0, done.stderr
 
 

@@ -32,7 +32,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """The finished process and its folder."""
     folder = tmp_path_factory.mktemp("demo")
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-m", "torchtap.cli", "demo", "--out", str(folder / "out")],
+        [sys.executable, "-W", "error", "-m", "torchtap", "demo", "--out", str(folder / "out")],
         capture_output=True,
         text=True,
         timeout=300,
@@ -245,18 +245,18 @@ def test_the_sheet_shows_three_depths_the_pixels_and_deletion(network: Any) -> N
     panels = [axes for axes in found.figure.axes if axes.images]
     titles = [axes.get_title(loc="left").split("\n")[0] for axes in panels]
     assert titles == [
-        "input",
-        *(f"gradcam at {layer}" for layer in DEPTHS),
-        "integrated_gradients at the input",
+        "Input",
+        *(f"Grad-CAM at {layer}" for layer in DEPTHS),
+        "Integrated gradients at the input",
     ]
-    (curves,) = (axes for axes in found.figure.axes if not axes.images)
+    (curves,) = (inside for axes in found.figure.axes for inside in axes.child_axes)
     labels = [str(one.get_label()).partition(", area")[0] for one in curves.lines]
-    beside = "its values at random places"  # As coarse as the map: pixels ruin a picture sooner.
-    assert labels == ["Grad-CAM", beside, "integrated gradients", beside]
+    beside = "as coarse, at random"  # As the map is: random pixels ruin a picture sooner.
+    assert labels == ["Grad-CAM", beside, "Integrated gradients", beside]
     assert [one.get_color() for one in curves.lines[::2]] == [
         one.get_color() for one in curves.lines[1::2]
     ]
-    (ours,) = (one for one in curves.lines if str(one.get_label()).startswith("integrated"))
+    (ours,) = (one for one in curves.lines if str(one.get_label()).startswith("Integrated"))
     scores = np.asarray(ours.get_ydata())
     with torch.no_grad():
         whole = network(prepared_cat().float()).softmax(1)[0, CAT]

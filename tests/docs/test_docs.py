@@ -167,7 +167,7 @@ def public_lines() -> dict[Any, Any]:
         f"{prefix}{name}": getattr(home, name)
         for prefix, home in homes.items()
         for name in home.__all__
-        if name != "__version__" and (home is tt or not hasattr(tt, name))
+        if name != "__version__" and (home is tt or name not in tt.__all__)
     }
     return {name: plain(inspect.getdoc(value)) for name, value in names.items()}
 

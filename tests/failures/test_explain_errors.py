@@ -23,7 +23,7 @@ from torch import Tensor, nn
 import torchtap as tt
 from torchtap.core.errors import InputError
 from torchtap.failures import explain_errors as door
-from torchtap.failures.explain_errors import HEAD
+from torchtap.failures.added_notes import HEAD
 
 
 class Net(nn.Module):
@@ -644,7 +644,7 @@ def test_long_paths_are_shortened_in_the_middle() -> None:
 
 def test_what_is_no_model_is_refused() -> None:
     with pytest.raises(InputError, match=r"model is int; expected an nn\.Module"):
-        tt.explain_errors(3)  # type: ignore[arg-type]
+        tt.explain_errors(3)  # type: ignore[call-overload]
 
 
 def test_wrappers_are_looked_through() -> None:

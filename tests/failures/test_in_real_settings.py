@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 import torchtap as tt
-from torchtap.failures.explain_errors import HEAD
+from torchtap.failures.added_notes import HEAD
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Those of other packages.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from typing import Any
 
@@ -16,6 +17,7 @@ from random_numbers import normal
 from torch import Tensor
 
 import torchtap as tt
+from torchtap.core.errors import InputError
 from torchtap.stats.measure import measure_all
 from torchtap.stats.statistics import NUMBERS, Statistics
 
@@ -90,6 +92,36 @@ def test_what_is_not_finite_is_counted_wherever_it_stands(
     tensor = sample_of(dtype, (1024,))
     tensor[place] = bad
     assert_statistics(tt.measure(tensor), truth(tensor))
+
+
+def test_threads_that_measure_at_once_do_not_see_each_other() -> None:
+    tensors = [torch.full((1 + place,), float(place - 20)) for place in range(40)]
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(tt.measure, tensors * 50))
+    for place, one in enumerate(found):
+        size, value = 1 + place % 40, place % 40 - 20
+        assert (one.numel, one.mean, one.zeros) == (size, value, size * (value == 0))
+        assert one.histogram is not None and one.histogram.counts.tolist() == [size]
+        assert one.histogram.middles[0] == pytest.approx(value, rel=1 / 33)
+
+
+@pytest.mark.parametrize("numel", [1, 65_535, 65_536, 70_001])
+def test_listed_and_whole_histograms_are_those_of_numpy(numel: int) -> None:
+    values = normal(numel, seed=numel)
+    bits = values.numpy().view(np.uint32) >> 19
+    bins, counts = np.unique(bits, return_counts=True)
+    by_value = np.argsort(np.where(bins >= 4096, 4095 - bins.astype(np.int64), bins))
+    found = tt.measure(values).histogram
+    assert found is not None and not found.is_sample
+    assert found.bins.tolist() == bins[by_value].tolist()
+    assert found.counts.tolist() == counts[by_value].tolist()
+
+
+def test_memory_that_was_freed_is_refused_and_not_read() -> None:
+    freed = torch.ones(100)
+    freed.untyped_storage().resize_(0)
+    with pytest.raises(InputError, match="memory cannot be read"):
+        tt.measure(freed)
 
 
 def test_a_large_mean_does_not_swallow_a_small_spread() -> None:

@@ -68,7 +68,7 @@ def _tapped(plan: Plan) -> str:
 
 
 def _held(run: Run | None) -> list[tuple[str, str]]:
-    """What the sinks keep, which is also what it takes."""
+    """Return the rows that say how much the sinks keep, which is also the memory they take."""
     if run is None:
         return [("kept", "nothing: the sinks hand their records on")]
     series, steps = run.series, run.steps

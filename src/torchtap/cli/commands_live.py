@@ -72,9 +72,9 @@ def serve(path: str, port: int, host: str) -> None:
             f"{path} is not there. Give the folder of tt.Disk, a file of run.save, or a folder "
             f"with several of them."
         ) from error
-    click.echo(server.address)
-    sys.stdout.flush()
-    try:
+    try:  # From before the address is said: its reader may interrupt at once.
+        click.echo(server.address)
+        sys.stdout.flush()
         server.serve_forever(poll_interval=0.2)
     except KeyboardInterrupt:
         complain("ended")

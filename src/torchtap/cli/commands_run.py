@@ -18,7 +18,7 @@ from torchtap.cli.options import (
     model_options,
     run_option,
 )
-from torchtap.cli.output import complain, print_json, print_page, print_written, print_written_sizes
+from torchtap.cli.output import complain, print_json, print_page, print_written, print_written_into
 from torchtap.cli.parsing import (
     built_model,
     channels_of,
@@ -42,6 +42,12 @@ if TYPE_CHECKING:
     from torchtap.core.planned_size import PlannedSize
 
 _PICTURES = (".png", ".svg", ".pdf", ".jpg", ".jpeg", ".webp")
+_DEMO_FILES = {
+    "run.safetensors": "every output and gradient, which `torchtap ls` lists",
+    "feature_maps.png": "what three places of the model see",
+    "explained.png": "what decided",
+    "report.html": "all of it on one page, for a browser",
+}
 
 
 @click.command()
@@ -69,18 +75,17 @@ def demo(out: str, as_json: bool) -> None:
         maps = explain_demo(found)
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            files = [found.run.save(folder / "run.safetensors")]
-            files += [folder / "feature_maps.png", folder / "explained.png"]
-            figure.savefig(files[1])
-            maps.figure.savefig(files[2])
+            found.run.save(folder / "run.safetensors")
+            figure.savefig(folder / "feature_maps.png")
+            maps.figure.savefig(folder / "explained.png")
             explained = [(one, found.picture) for one in (*maps.cams, maps.pixels)]
-            files.append(report(found.run, folder / "report.html", title=title, maps=explained))
+            report(found.run, folder / "report.html", title=title, maps=explained)
     if as_json:
         guesses = [
             {"class": g.index, "name": g.name, "probability": g.probability} for g in found.guesses
         ]
         modules = [row.as_dict() for row in rows]
-        names = [str(path) for path in files]
+        names = [str(folder / name) for name in _DEMO_FILES]
         print_json({"model": found.model, "classes": guesses, "modules": modules, "files": names})
         return
     from torchtap.cli.output import show_guesses
@@ -88,7 +93,7 @@ def demo(out: str, as_json: bool) -> None:
 
     print_page(show_guesses(found.model, found.guesses))
     print_page(show_module_rows(rows))
-    print_written_sizes(files)
+    print_written_into(folder, _DEMO_FILES)
 
 
 @click.command()

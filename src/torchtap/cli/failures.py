@@ -40,7 +40,7 @@ def explained(
     except Exception as error:
         if is_raised_by_torchtap(error):
             raise
-        from torchtap.failures.explain_errors import add_notes, explain
+        from torchtap.failures.added_notes import add_notes, explain
 
         failure, found, explanation = explain(error, model)
         module = _running(failure)

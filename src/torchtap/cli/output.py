@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,11 +46,21 @@ def print_written(files: Sequence[str]) -> None:
     click.echo("\n" + "\n".join(f"wrote {file}" for file in files))
 
 
-def print_written_sizes(files: Sequence[Path]) -> None:
-    """Say of files how large they are, so that nothing large is left unsaid."""
-    sizes = [file.stat().st_size for file in files]
-    print_written([f"{file} ({size(one)})" for file, one in zip(files, sizes, strict=True)])
-    click.echo(f"{size(sum(sizes))} in all; delete them when you have looked.")
+def print_written_into(folder: Path, files: Mapping[str, str]) -> None:
+    """Say of files in a folder how large they are and what they show: nothing large is unsaid.
+
+    The folder stands in a line of its own, so that a long one neither widens the table nor is cut.
+
+    Args:
+        folder: where they are.
+        files: name -> what it shows.
+    """
+    sizes = {name: (folder / name).stat().st_size for name in files}
+    widths = max(map(len, files)), max(len(size(one)) for one in sizes.values())
+    click.echo(f"\nwrote into {folder}")
+    for name, what in files.items():
+        click.echo(f"  {name:{widths[0]}}  {size(sizes[name]):>{widths[1]}}  {what}")
+    click.echo(f"{size(sum(sizes.values()))} in all; delete them when you have looked.")
 
 
 def complain_of_absent(path: str, run: Run) -> None:

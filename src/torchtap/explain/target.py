@@ -17,7 +17,7 @@ Index = int | Sequence[int] | Sequence[tuple[int, ...]]
 Given = Index | Tensor | Callable[[Any], Tensor] | str | Site | None
 """Types of ``target=``."""
 ClassDim = Callable[[Sequence[int]], int | None]
-"""Which dimension counts classes of logits in a shape; ``None`` where that is not known."""
+"""Shape -> the dimension that counts classes of logits; ``None`` where that is not known."""
 
 
 def of_matrix(shape: Sequence[int]) -> int | None:

@@ -2,7 +2,10 @@
 
 ``README.md`` follows an exception through these files, in the order in which they are read:
 
-- :mod:`~torchtap.failures.explain_errors`: the door: the block, and the note on the exception.
+- :mod:`~torchtap.failures.explain_errors`: the door: the block, and
+  :mod:`~torchtap.failures.explained_everywhere`, the hooks for what nothing catches
+  (``%load_ext torchtap``; under pytest :mod:`~torchtap.failures.pytest_plugin`).
+- :mod:`~torchtap.failures.added_notes`: the note on the exception, as text.
 - :mod:`~torchtap.failures.message_patterns`: PyTorch's messages, by name; the one reader of them.
 - :mod:`~torchtap.failures.catalogue`: the situations, by topic, as rows
   (:mod:`~torchtap.failures.situation_row`).

@@ -2,40 +2,39 @@
 
 from __future__ import annotations
 
-import re
+import functools
+import inspect
 import sys
-import traceback
-from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
+from typing import Any, Literal, ParamSpec, TypeVar, overload
 
 import torch
 from torch import nn
 
 from torchtap.core.doors import require
-from torchtap.core.errors import InputError, TorchtapError
-from torchtap.core.text import clean, wrap
-from torchtap.core.torch_private import run_uncompiled, without_torch_functions
-from torchtap.failures.call_numbers import call_number
-from torchtap.failures.catalogue import SITUATIONS
-from torchtap.failures.failure import Explanation, Failure, place_of
-from torchtap.failures.message_patterns import KnownMessage, is_from_torch, recognise
+from torchtap.core.errors import InputError
+from torchtap.core.torch_private import run_uncompiled
+from torchtap.failures.added_notes import add_notes
+from torchtap.failures.explained_everywhere import ExplainedEverywhere
 from torchtap.failures.recording import WriteRecording, start_recording
-from torchtap.failures.traceback_frame import forget, is_of_library, shown_file
 
-HEAD = "torchtap:"
-"""How every note of ours begins."""
-_LABEL = 11
-_LINE = re.compile(
-    r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>\S+)\n(?P<source>[^\n]*)'
-)
-_FROM_USER = re.compile(r'from user code:\s+File "(?P<file>[^"]+)", line (?P<line>\d+), in (\S+)')
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
 
 
+@overload
 def explain_errors(
-    model: nn.Module | None = None, *, record: bool = False
-) -> AbstractContextManager[None]:
+    model: nn.Module | None = None, *, record: bool = False, everywhere: Literal[False] = False
+) -> ExplainedBlock: ...
+@overload
+def explain_errors(
+    model: nn.Module | None = None, *, record: bool = False, everywhere: Literal[True]
+) -> ExplainedEverywhere: ...
+def explain_errors(
+    model: nn.Module | None = None, *, record: bool = False, everywhere: bool = False
+) -> ExplainedBlock | ExplainedEverywhere:
     """Add a note to the exceptions that PyTorch raises inside the block, and change nothing else.
 
     The exception keeps its type and its message and goes on as without the block. Its note, which
@@ -54,6 +53,12 @@ def explain_errors(
     An error that is not known gets a note with its place and no more. An error of a compiled
     function is explained by its line alone, since its frames hold no modules.
 
+    ``with tt.explain_errors() as notes`` hands out the list of the notes that the block adds, and
+    ``@tt.explain_errors()`` puts a block around each call of a function or coroutine function.
+    With ``everywhere=True`` there is no block: from then on, until ``close()``, every exception
+    that nothing catches is explained, in scripts, threads and cells of IPython. In a notebook,
+    ``%load_ext torchtap`` is the same, and under pytest ``pytest --torchtap-explain``.
+
     Args:
         model: whose modules are named; by default all modules that the frames hold, with the name
             of their variable before the path where there are several.
@@ -65,9 +70,11 @@ def explain_errors(
             (a stance of ``torch.compiler`` that forbids that is kept to); its writes are told by
             the name of the compiled function, without a line. Writes that were not seen, such as
             those of other threads, are counted in the note.
+        everywhere: explain what nothing catches, in place of what leaves a block.
 
     Raises:
-        InputError: ``model`` is no module.
+        InputError: ``model`` is no module; ``record`` and ``everywhere`` are both asked for; a
+            generator function is decorated, whose block would stay open while it is suspended.
 
     Example:
         >>> import torch, torchtap as tt
@@ -85,22 +92,45 @@ def explain_errors(
             f"model is {type(model).__name__}; expected an nn.Module whose modules are to be "
             f"named, or nothing."
         )
-    return _Block(model, record)
+    if not everywhere:
+        return ExplainedBlock(model, record)
+    if record:
+        raise InputError(
+            "record=True and everywhere=True were asked for together; expected one of them: writes "
+            "are recorded between the beginning and the end of a block. Use a with block."
+        )
+    return ExplainedEverywhere(model)
 
 
 @dataclass
-class _Block:
-    """The block of one ``with``."""
+class _Entered:
+    """One entrance of a block.
+
+    Attributes:
+        handled: the exception that was being handled.
+        recording: of writes in place, if they are recorded.
+        notes: what the block adds.
+    """
+
+    handled: BaseException | None
+    recording: WriteRecording | None
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass
+class ExplainedBlock:
+    """The result of ``tt.explain_errors``: a context manager, and a decorator."""
 
     model: nn.Module | None
     record: bool
-    entered: list[tuple[BaseException | None, WriteRecording | None]] = field(default_factory=list)
+    _entered: list[_Entered] = field(default_factory=list, repr=False)
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> list[str]:
         if torch.compiler.is_compiling():  # What is raised in a graph has no frames to look at.
-            return
+            return []
         recording = start_recording() if self.record else None
-        self.entered.append((sys.exception(), recording))
+        self._entered.append(_Entered(sys.exception(), recording))
+        return self._entered[-1].notes
 
     def __exit__(
         self,
@@ -110,121 +140,39 @@ class _Block:
     ) -> None:
         if torch.compiler.is_compiling():
             return
-        handled, recording = self.entered.pop()
-        if recording is not None:
-            recording.stop()
+        entered = self._entered.pop()
+        if entered.recording is not None:
+            entered.recording.stop()
         if error is not None:
-            add_notes(error, self.model, before=handled)
-        if recording is not None:
-            recording.forget()
+            entered.notes += add_notes(error, self.model, before=entered.handled)
+        if entered.recording is not None:
+            entered.recording.forget()
+
+    def __call__(self, function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
+        """Return the function with a block of its own around each call."""
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise InputError(
+                f"tt.explain_errors() decorates {function.__qualname__}, a generator function; "
+                f"expected a function or a coroutine function. Write the with inside of it."
+            )
+        model, record = self.model, self.record
+        if inspect.iscoroutinefunction(function):
+
+            async def explained_coroutine(*args: Any, **kwargs: Any) -> Any:
+                with ExplainedBlock(model, record):
+                    return await function(*args, **kwargs)
+
+            explained: Any = explained_coroutine
+        else:
+
+            def explained_call(*args: Any, **kwargs: Any) -> Any:
+                with ExplainedBlock(model, record):
+                    return function(*args, **kwargs)
+
+            explained = explained_call
+        return functools.update_wrapper(explained, function)
 
 
 # A function of which Dynamo compiles parts may enter a block between them: that is not compiled.
-run_uncompiled(_Block.__enter__)
-run_uncompiled(_Block.__exit__)
-
-
-def add_notes(
-    error: BaseException, model: nn.Module | None = None, *, before: BaseException | None = None
-) -> None:
-    """Add the note to an exception and to those that led to it, where they are PyTorch's.
-
-    Args:
-        error: the exception.
-        model: as of :func:`explain_errors`.
-        before: the exception that was being handled when the block began.
-    """
-    if sys.is_finalizing():  # Nothing can be looked up any more.
-        return
-    seen = {id(before)}
-    waiting: list[BaseException | None] = [error]
-    while waiting:
-        one = waiting.pop()
-        if one is None or id(one) in seen:
-            continue
-        seen.add(id(one))
-        waiting += [one.__cause__, one.__context__]
-        waiting += one.exceptions if isinstance(one, BaseExceptionGroup) else ()
-        held = getattr(one, "__notes__", ())
-        if not any(isinstance(text, str) and text.startswith(HEAD) for text in held):
-            note = _note(one, model)
-            forget(one)
-            if note:
-                one.add_note(note)
-
-
-def explain(
-    error: BaseException, model: nn.Module | None = None
-) -> tuple[Failure, KnownMessage | None, Explanation | None]:
-    """Return the failure of an exception, the message that was recognised, and what it means."""
-    failure = Failure(error, model)
-    found = recognise(failure)
-    if found is None:
-        return failure, None, None
-    return failure, found, SITUATIONS[found.name](failure, found.match)
-
-
-def _note(error: BaseException, model: nn.Module | None) -> str:
-    """The note of one exception; empty if it gets none."""
-    if not isinstance(error, Exception) or isinstance(error, TorchtapError):
-        return ""
-    try:
-        with without_torch_functions():  # Reading a tensor is to run no code of its class.
-            failure, found, explanation = explain(error, model)
-            # What PyTorch's own code handled or wrapped says nothing that its line would add to.
-            is_inside = not any(frame.is_user for frame in failure.frames)
-            if found is None and (is_inside or not is_from_torch(failure)):
-                return ""
-            return note_of(failure, explanation)
-    except Exception as fault:  # noqa: BLE001 - the user's exception goes on, and this is said in it
-        at = traceback.extract_tb(fault.__traceback__)[-1]
-        return (
-            f"{HEAD} no explanation, because of a fault of torchtap itself: "
-            f"{type(fault).__name__}: {fault} ({at.filename}:{at.lineno})"
-        )
-
-
-def note_of(failure: Failure, explanation: Explanation | None) -> str:
-    """The note: what happened, where, with what, and the ways out."""
-    if explanation is None:
-        explanation = Explanation(
-            "this error of PyTorch is not in the catalogue; below is where it was raised.", ()
-        )
-    lines = wrap(explanation.what, first=HEAD, rest="  ")
-    for label, text in _rows(failure, explanation):
-        lines += wrap(clean(text), first=f"  {label:<{_LABEL}}", rest=" " * (_LABEL + 2))
-    if explanation.ways:
-        lines.append("  ways out")
-    for number, way in enumerate(explanation.ways, 1):
-        lines += wrap(way, first=f"    {number}.", rest="       ")
-    return "\n".join(lines)
-
-
-def _rows(failure: Failure, explanation: Explanation) -> Iterator[tuple[str, str]]:
-    """The place: module, call, operation and line, as far as they are known."""
-    user = failure.user
-    module = explanation.module or failure.names.module(failure.module)
-    if module:
-        yield "module", module
-    if failure.call:
-        yield "call", ", ".join(filter(None, (failure.call, call_number(failure))))
-    compiled = _FROM_USER.search(failure.text)
-    if compiled is not None:
-        yield "line", f"{compiled['file']}:{compiled['line']}, compiled: modules are not known"
-    elif user is not None:
-        yield "line", place_of(user)
-    if "in DataLoader worker process" in failure.text.partition("\n")[0]:
-        yield from _line_of_worker(failure.text)
-    outermost = next((one for one in failure.frames if one.is_user), None)
-    if outermost is not None and outermost is not user:
-        yield "from", place_of(outermost)
-    if failure.operation and (user is None or failure.operation not in user.text):
-        yield "operation", failure.operation
-    yield from explanation.details
-
-
-def _line_of_worker(text: str) -> Iterator[tuple[str, str]]:
-    """The innermost line of the program in what a worker of a DataLoader raised."""
-    lines = [one.groups() for one in _LINE.finditer(text) if not is_of_library(one["file"])]
-    for file, line, name, source in lines[-1:]:
-        yield "in worker", f"{shown_file(file)}:{line}, in {name}: {source.strip()}"
+run_uncompiled(ExplainedBlock.__enter__)
+run_uncompiled(ExplainedBlock.__exit__)

@@ -14,7 +14,7 @@ _LONGEST = 8
 _FEWEST_LEAVES = 3
 """Fewest repetitions of what holds no module."""
 _Way = tuple[str, Any]
-"""Where an edge leads: inside, to the next copy or elsewhere, and to what there."""
+"""Target of an edge: inside, the next copy or elsewhere, and the node there."""
 
 
 @dataclass(slots=True, eq=False)

@@ -32,7 +32,7 @@ _LEGEND = 2.1
 _FEW_POINTS = 40
 """Up to here each point has a dot."""
 _LIGHTEST = 0.88
-"""Of viridis: what lies beyond is too light for a line on white."""
+"""Share of viridis that is used: the rest is too light for a line on white."""
 _ALL_NAMED, _SOME_NAMED = 16, 10
 """Up to so many sites each has its name beside the bar of depth; of more, so many have."""
 

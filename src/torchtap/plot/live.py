@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _PAUSE = 0.5
 """Seconds between two pictures, at least."""
 _SHARE = 0.1
-"""Of the time, that drawing may take."""
+"""Share of the time that drawing may take."""
 
 
 class Live(Closable):

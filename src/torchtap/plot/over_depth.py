@@ -51,7 +51,7 @@ _PORTS = ("param_grad", "step_grad")
 
 @dataclass(frozen=True, slots=True)
 class _Point:
-    """What is drawn of one site: its row, its root mean square, its zeros, what is not finite."""
+    """The drawn numbers of one site: row, root mean square, share of zeros, non-finite ones."""
 
     site: Site
     row: int

@@ -83,7 +83,7 @@ class Readings:
         return f"From {self._said(low)} to {self._said(high)}."
 
     def bad_words(self) -> str:
-        """Where NaN and Inf are: how many sites, and the first of them."""
+        """Say how many sites have NaN or Inf, and name the first."""
         bad = (self.nonfinite > 0) | np.isinf(self.values)
         if not bad.any():
             return ""

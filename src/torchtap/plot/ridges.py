@@ -48,7 +48,7 @@ _TAILS = 0.005
 _WIDE = 300.0
 """From this ratio of the reach to the middle magnitude on, the axis is logarithmic."""
 _HEIGHT = 2.6
-"""Of the tallest ridge, in distances between two ridges."""
+"""Height of the tallest ridge, in distances between two ridges."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class _Ridge:
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """Where cells lie: equal on a linear axis, or on one that is logarithmic beyond a value."""
+    """An axis of cells: equal on a linear one, or on one that is logarithmic beyond a value."""
 
     low: float
     high: float

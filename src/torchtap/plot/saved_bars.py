@@ -33,11 +33,11 @@ _REST = "#9a9a9a"
 
 
 class SavedRow(Protocol):
-    """What is asked of a row of ``tt.saved_report``."""
+    """The parts of a row of ``tt.saved_report`` that a figure reads."""
 
     @property
     def path(self) -> str:
-        """Of the module."""
+        """Path of the module."""
 
     @property
     def type(self) -> str:
@@ -49,7 +49,7 @@ class SavedRow(Protocol):
 
 
 class Saved(Protocol):
-    """What is asked of the result of ``tt.saved_report``."""
+    """The parts of the result of ``tt.saved_report`` that a figure reads."""
 
     @property
     def model(self) -> str:

@@ -25,7 +25,7 @@ Kind = Literal["linear", "log", "log and zero", "signed log"]
 _WIDE = 100.0
 """From this ratio of the largest to the least magnitude on, an axis is logarithmic."""
 _WIDE_SIGNED = 1000.0
-"""The same of values of both signs, by the largest and the middle magnitude."""
+"""That ratio for values of both signs, by the largest and the middle magnitude."""
 _MOST_DECADES = 30
 
 
@@ -48,7 +48,7 @@ class Scale:
 
     @property
     def words(self) -> str:
-        """What is to be said of the axis; empty where it is plain."""
+        """The sentence on the axis; empty where it is plain."""
         if self.kind == "log and zero":
             return f"Zeros stand at 0; the axis is logarithmic above {number(self.linear_below)}."
         if self.kind == "signed log":
@@ -105,7 +105,7 @@ class Scale:
         return [0.0, *powers]
 
     def norm(self) -> Normalize:
-        """The same for colours: from the least to the largest; symmetric where signs differ."""
+        """Return the scale of colours, from least to largest; symmetric where signs differ."""
         from matplotlib.colors import LogNorm, Normalize, SymLogNorm
 
         reach = max(abs(self.low), abs(self.high))

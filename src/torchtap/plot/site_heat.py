@@ -108,7 +108,7 @@ def columns_of(steps: int, most: int = _MOST_COLUMNS) -> Array:
 
 
 def furthest(values: Array, columns: Array) -> Array:
-    """Of each row and column the finite value that is furthest from zero, ``float64[N, C]``.
+    """Return the finite value furthest from zero in each row and column, ``float64[N, C]``.
 
     Args:
         values: ``float64[N, S]``.
@@ -180,7 +180,7 @@ def _name_columns(axes: Axes, found: Readings, columns: Array) -> None:
 
 
 def _said(found: Readings, scale: Scale, columns: Array) -> list[str]:
-    """What the colours mean, where they do not say it themselves."""
+    """Return sentences on the colours, where these do not say it themselves."""
     said = []
     if scale.kind == "log and zero":
         said.append("Logarithmic colours; zeros are dark grey.")

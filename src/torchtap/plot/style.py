@@ -24,7 +24,7 @@ BLUE, VERMILION, GREEN = "#0072b2", "#d55e00", "#009e73"
 CATEGORIES = (BLUE, VERMILION, GREEN, "#cc79a7", "#56b4e9", "#e69f00", "#000000")
 """Okabe and Ito 2008, "Color Universal Design", without its yellow, which is faint on white."""
 ZERO_COLOR = "#2b2b2b"
-"""Of a value that a logarithmic scale of colours has no place for."""
+"""Colour of a value that a logarithmic scale has no place for."""
 
 TITLE, TEXT, SMALL = 10.5, 8.0, 7.0
 """Points of letters: titles, what is said below them, and labels."""

@@ -103,7 +103,7 @@ def _in_grid(ax: Axes | None, weights: Array, title: str, notes: list[str]) -> F
 
 
 def _corner(place: int, cols: int) -> str:
-    """What stands in a tile: its row in the first column, its column in the first row."""
+    """Return the text in a tile: its row in the first column, its column in the first row."""
     row, col = divmod(place, cols)
     if not row:
         return f"{col}"

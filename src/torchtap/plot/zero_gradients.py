@@ -54,7 +54,7 @@ def zero_by_construction(run: Run, sites: Sequence[Site] | None = None) -> dict[
 
 
 def zero_words(run: Run, sites: Sequence[Site], step: int | None) -> list[str]:
-    """The same in a sentence, if there are any among the sites.
+    """Say in a sentence which sites have such gradients, if any has.
 
     Args:
         run: any run.

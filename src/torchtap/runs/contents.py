@@ -41,7 +41,8 @@ class Contents:
         phase: of the records and statistics that are looked up where none is named.
 
     Attributes:
-        columns: the numbers that were measured, over the steps.
+        index: finds the places of records.
+        kept: the records.
     """
 
     def __init__(
@@ -51,7 +52,6 @@ class Contents:
         self.series = series
         self.phase = phase
         self.meta = source.meta
-        self.columns = SeriesColumns(series)
         self.index = RecordIndex(records, phase)
         self.kept = records
         self._revision = series.revision
@@ -98,6 +98,11 @@ class Contents:
         """Sites that were recorded or measured, by module, port and leaf."""
         return self.selection.sites
 
+    @cached_property
+    def columns(self) -> SeriesColumns:
+        """The numbers that were measured, over the steps."""
+        return SeriesColumns(self.series)
+
     @property
     def statistics(self) -> RunStatistics:
         """Return the statistics of this snapshot."""
@@ -121,6 +126,9 @@ class Contents:
 
     def resolve(self, site: str | Site) -> Site:
         """The one site that is meant."""
+        wanted = Site.parse(site) if isinstance(site, str) else site
+        if isinstance(wanted, Site) and self.index.is_recorded(wanted):
+            return wanted  # Nothing else can be meant, and no list of all sites is made.
         return self.selection.resolve(site)
 
     # ------------------------------------------------------------------ values

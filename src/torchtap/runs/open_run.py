@@ -48,7 +48,8 @@ def open_run(path: str | Path, *, verify: bool = True, statistics: Sequence[Stat
         raise InputError(
             f"tt.open got {kind_of(path)}; expected the path of a file or a folder with a run."
         )
-    check_statistics(statistics)
+    if statistics:
+        check_statistics(statistics)
     if Path(path).is_dir():
         from torchtap.runs.store.folder_source import open_folder
 

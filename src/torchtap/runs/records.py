@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torchtap.runs.store.index import Index
 
 Places = NDArray[np.intp]
-"""Which records, by their place in the order of arrival."""
+"""Numbers of records in the order of arrival."""
 _COLUMNS = np.dtype(
     [
         ("site", np.int32),

@@ -251,6 +251,19 @@ def merged_together(parts: Sequence[Histogram]) -> Histogram:
     return Histogram.sparse(bins, counts, any(one.is_sample for one in parts))
 
 
+def listed_histogram(bins: Ints, counts: Ints, *, is_sample: bool = False) -> Histogram:
+    """Make a histogram of bins in the order of their numbers, each once, as the kernel lists them.
+
+    Those of negative numbers come last there, the largest magnitude at the very end.
+    """
+    first_negative = int(bins.searchsorted(_HALF))
+
+    def by_value(listed: Ints) -> Ints:
+        return np.concatenate((listed[first_negative:][::-1], listed[:first_negative]))
+
+    return Histogram(by_value(bins), by_value(counts), is_sample)
+
+
 def _edge(magnitude: Ints) -> Floats:
     """Return the lower end of a bin, by the bits of a float32; behind the last one a step more."""
     bits = (np.minimum(magnitude, _LAST) << SHIFT).astype(np.uint32)

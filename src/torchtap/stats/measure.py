@@ -14,6 +14,7 @@ from torchtap.core.text import class_of
 from torchtap.core.torch_private import MKLDNN, is_of_transform
 from torchtap.stats.histogram import NUM_BINS, Histogram
 from torchtap.stats.kernels import cuda, native, stock
+from torchtap.stats.plain_measure import measure_plain
 from torchtap.stats.statistics import (
     NUM_COUNTED,
     NUM_FINITE,
@@ -77,8 +78,9 @@ def measure(
         except RuntimeError as error:  # Of a nested tensor, along a dim in which its parts differ.
             raise InputError(f"dim is {dim}; {why_unreadable(error)}.") from error
         return [_measure_one(part, histogram=histogram, exact=exact) for part in slices]
-    parts = tensor if isinstance(tensor, Iterable) and not isinstance(tensor, Tensor) else [tensor]
-    return measure_all(parts, histogram=histogram, exact=exact)
+    if isinstance(tensor, Iterable) and not isinstance(tensor, Tensor):
+        return measure_all(tensor, histogram=histogram, exact=exact)
+    return _measure_one(tensor, histogram=histogram, exact=exact)
 
 
 def measure_all(
@@ -94,6 +96,11 @@ def measure_all(
 def _measure_one(tensor: Tensor, *, histogram: bool, exact: bool) -> Statistics:
     if not isinstance(tensor, Tensor):
         raise InputError(f"Only tensors can be measured, not {tensor!r}.")
+    plain = measure_plain(tensor, histogram=histogram, sample=0 if exact else SAMPLE)
+    return _measure_any(tensor, histogram=histogram, exact=exact) if plain is None else plain
+
+
+def _measure_any(tensor: Tensor, *, histogram: bool, exact: bool) -> Statistics:
     reason = no_values(tensor)
     if reason is not None:
         raise InputError(f"This tensor cannot be measured: it is {reason}.")

@@ -44,8 +44,11 @@ except RuntimeError as error:
 ```
 
 - Put it around a training loop, a trainer's `fit`, or a cell of a notebook, also on each rank and
-  in each thread. `torchtap run --explain train.py` does it for a script. Of blocks inside each
-  other, one adds a note.
+  in each thread. Of blocks inside each other, one adds a note. `with ... as notes` hands out the
+  notes as a list, `@tt.explain_errors()` decorates a function or coroutine function.
+- Without a block: `tt.explain_errors(everywhere=True)` explains whatever nothing catches, until its
+  `close()`; `%load_ext torchtap` does so in a notebook, `pytest --torchtap-explain` in tests, and
+  `torchtap run --explain train.py` for a script.
 - `tt.explain_errors(model)` names the modules of that model. Without it, those of all models that
   the frames of the traceback hold; with several, the variable stands before the path.
 - Exceptions that are not PyTorch's stay as they are. An error of PyTorch that is not in the list

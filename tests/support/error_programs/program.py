@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from torchtap.failures.explain_errors import add_notes
+from torchtap.failures.added_notes import add_notes
 
 PRELUDE = "import copy\n\nimport torch\nimport torch.nn.functional as F\nfrom torch import nn\n\n"
 RAISES, WROTE = "  # raises", "  # writes"

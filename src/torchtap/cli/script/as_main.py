@@ -85,7 +85,7 @@ def run_as_main(script: str, args: Sequence[str], *, explain: bool = False) -> N
 def _explain(error: BaseException) -> None:
     """Add the note, or one that says that torchtap failed at it: the exception is the user's."""
     try:
-        from torchtap.failures.explain_errors import add_notes
+        from torchtap.failures.added_notes import add_notes
 
         add_notes(error)
     except Exception as fault:  # noqa: BLE001 - the script's own exception is to be seen

@@ -23,7 +23,7 @@ class RankRun(NamedTuple):
 
     @property
     def source(self) -> Source:
-        """Where the run is read from."""
+        """The source that the run is read from."""
         return self.contents.source
 
     @property

@@ -172,10 +172,6 @@ class AttemptReader:
             found.add(step)
         return sorted(found)
 
-    def paths(self, index: Index) -> list[Path]:
-        """The files that an index of this attempt names."""
-        return [value_path(self.folder, name) for name in index.tables.file]
-
     # ------------------------------------------------------------------ reading
 
     def _read_facts(self) -> dict[str, Any]:

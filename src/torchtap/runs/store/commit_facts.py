@@ -12,7 +12,7 @@ from torchtap.runs.store.history import counts
 
 
 class CommitFacts:
-    """What the commits that count say beside their values."""
+    """Scalars and notes of the commits that count."""
 
     def __init__(self) -> None:
         self._scalars, self._notes = Scalars(), StepNotes()

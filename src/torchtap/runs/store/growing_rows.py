@@ -47,7 +47,7 @@ class RowsReader:
 
     @property
     def lost(self) -> list[str]:
-        """What cannot be read."""
+        """Sentences on what cannot be read."""
         return self._stream.lost
 
     def look(self) -> None:

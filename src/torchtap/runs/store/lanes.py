@@ -87,7 +87,7 @@ class Lanes:
             return lane, *lane.append(value.data, num_rows)
 
     def ends(self) -> Ends:
-        """Where the lanes end now."""
+        """Lane -> the byte and the row where it ends now."""
         return {lane: (lane.end, lane.num_rows) for lane in self._lanes.values()}
 
     def commit(self, ends: Ends) -> None:

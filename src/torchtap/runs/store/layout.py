@@ -96,6 +96,11 @@ def _numbered(folder: Path, pattern: re.Pattern[str]) -> dict[int, Path]:
     return dict(sorted(found.items()))
 
 
+def has_statistics(attempt: Path) -> bool:
+    """Return whether an attempt has written statistics."""
+    return (attempt / STATISTICS).exists()
+
+
 def is_run_folder(path: Path) -> bool:
     """Return whether a folder has the parts of a run."""
     return path.is_dir() and ((path / RUN_FILE).is_file() or bool(ranks_in(path)))

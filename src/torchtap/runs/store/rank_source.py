@@ -19,7 +19,7 @@ from torchtap.runs.store.commit_facts import CommitFacts
 from torchtap.runs.store.gaps import partial_statistics, unmeasured
 from torchtap.runs.store.history import absences, counted, counts, limits_of
 from torchtap.runs.store.index import CODED, Index, joined
-from torchtap.runs.store.layout import attempts_in, is_attempt, value_path
+from torchtap.runs.store.layout import attempts_in, has_statistics, is_attempt, value_path
 from torchtap.runs.store.mapped import MappedFiles, MappedValues
 from torchtap.runs.store.measured_history import Attempt, joined as joined_series
 from torchtap.runs.store.site_text import site_of
@@ -58,7 +58,6 @@ class RankSource:
         self._files = MappedFiles()
         self._measured: dict[int, MeasuredReader] = {}
         self.attempts: dict[int, AttemptReader] = {}
-        self._told = CommitFacts()
         if not self._find_attempts():
             raise RunError(f"{folder} has no attempt in it, and so nothing was recorded there.")
         self._build()
@@ -68,17 +67,23 @@ class RankSource:
         there = {0: self._folder} if self._is_attempt else attempts_in(self._folder)
         new = {number: path for number, path in there.items() if number not in self.attempts}
         for number, path in new.items():
-            # In this order: see RowsReader.look.
-            self._measured[number] = MeasuredReader(path, self._own)
+            self._look(number, path)
             self.attempts[number] = AttemptReader(path)
         return bool(new)
 
+    def _look(self, number: int, folder: Path) -> None:
+        """See how far statistics go, before the journal is read: see :meth:`RowsReader.look`."""
+        if number in self._measured:
+            self._measured[number].rows.look()
+        elif has_statistics(folder):
+            self._measured[number] = MeasuredReader(folder, self._own)
+
     def refresh(self) -> bool:
         """Read what was committed since the last call. Return whether anything was new."""
-        for measured in self._measured.values():
-            measured.rows.look()
+        for number, one in self.attempts.items():
+            self._look(number, one.folder)
         news = [one.refresh() for one in self.attempts.values()]
-        news += [one.refresh(self.attempts[number].facts) for number, one in self._measured.items()]
+        news += self._read_measured()
         is_news = any([self._find_attempts(), *news])
         if is_news:
             self._build()
@@ -141,6 +146,11 @@ class RankSource:
         ]
 
     @cached_property
+    def _told(self) -> CommitFacts:
+        """Reads what the commits say beside their values, when it is first asked for."""
+        return CommitFacts()
+
+    @cached_property
     def scalars(self) -> Scalars:
         """Numbers that were logged."""
         return self._told.scalars(self.attempts, self._limits)
@@ -150,15 +160,19 @@ class RankSource:
         """Times, ids and labels of the steps."""
         return self._told.notes(self.attempts, self._limits)
 
-    def _read_measured(self) -> None:
-        for number, one in self._measured.items():
-            one.refresh(self.attempts[number].facts)
+    def _read_measured(self) -> list[bool]:
+        """Read the statistics of the attempts that have any; whether anything of each was new."""
+        for number, attempt in self.attempts.items():
+            if "series" in attempt.facts and number not in self._measured:  # Its files are gone.
+                self._measured[number] = MeasuredReader(attempt.folder, self._own)
+        self._measured = dict(sorted(self._measured.items()))
+        return [one.refresh(self.attempts[n].facts) for n, one in self._measured.items()]
 
     @cached_property
     def series(self) -> Series:
         """The series that was measured."""
         self._read_measured()
-        if len(self._measured) == 1:
+        if len(self.attempts) == len(self._measured) == 1:
             (only,) = self._measured.values()
             if only.sealed is not None:
                 return only.sealed
@@ -179,7 +193,7 @@ class RankSource:
         self._read_measured()
         every = [one.sealed for one in self._measured.values()]
         known = [one for one in every if one is not None and one.measured]
-        if len(known) < len(every) or not every:
+        if len(known) < len(self.attempts):
             return None
         return [statistic for one in known for statistic in one.statistics]
 

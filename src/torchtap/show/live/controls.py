@@ -16,7 +16,7 @@ HELP = "q quits, / filters, s sorts, f last finite frame, arrows scroll"
 
 @dataclass(slots=True)
 class Controls:
-    """What was asked for by keys.
+    """The choices that were made by keys.
 
     Attributes:
         where: patterns of the sites that are shown; none for all.

@@ -24,8 +24,8 @@ from torchtap.runs.store.commit_stream import CommitStream
 from torchtap.runs.store.layout import (
     ATTEMPT,
     SEALED_STATISTICS,
-    STATISTICS,
     attempts_in,
+    has_statistics,
     is_attempt,
     ranks_in,
     read_json,
@@ -74,7 +74,7 @@ class Feed(Protocol):
 
     @property
     def notes(self) -> Sequence[str]:
-        """What of the run cannot be read."""
+        """Sentences on what of the run cannot be read."""
 
     def read(self) -> Iterator[StepRows | Ended]:
         """Yield what has come since the last call; steps in their order."""
@@ -97,7 +97,7 @@ class AttemptFeed:
 
     @property
     def notes(self) -> Sequence[str]:
-        """What of its statistics is damaged."""
+        """Sentences on what of its statistics is damaged."""
         return self._rows.lost
 
     def read(self) -> Iterator[StepRows | Ended]:
@@ -148,7 +148,7 @@ class RunFeed:
 
     @property
     def notes(self) -> Sequence[str]:
-        """What is lost of the run."""
+        """Sentences on what is lost of the run."""
         return self._notes
 
     def read(self) -> Iterator[StepRows | Ended]:
@@ -243,11 +243,6 @@ def feed_of(folder: Path) -> Feed:
     if has_statistics(folder) or _facts(folder).get("measures"):
         return AttemptFeed(folder)
     return RunFeed(open_run(folder), folder)
-
-
-def has_statistics(folder: Path) -> bool:
-    """Return whether an attempt has written statistics."""
-    return (folder / STATISTICS).exists()
 
 
 def meta_in(folder: Path) -> Meta:

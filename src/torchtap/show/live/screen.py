@@ -25,7 +25,7 @@ _SPARK = 20
 
 @dataclass(slots=True)
 class Shown:
-    """What of a frame is shown.
+    """The part of a frame that is shown.
 
     Attributes:
         rows: of the table; ``None`` for all.
@@ -157,7 +157,7 @@ def _said_origin(origin: Origin) -> str:
 
 
 def _changes(frame: Frame) -> str:
-    """What changed since the frame before, where there was one."""
+    """Say how many steps came since the frame before, and which sites got worse or better."""
     worse = [one.text for one in frame.entries if one.is_worse]
     said = [plural(frame.num_new, "step")] if frame.num_new and (worse or frame.better) else []
     for name, sites in (("worse", worse), ("better", list(frame.better))):
@@ -220,7 +220,7 @@ def _changed(entry: Entry) -> float:
 
 
 def _last(value: float) -> float:
-    """What is NaN comes last."""
+    """Return a key for sorting, by which NaN comes last."""
     return math.inf if math.isnan(value) else value
 
 

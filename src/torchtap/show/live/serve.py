@@ -57,7 +57,7 @@ class Refused(Exception):
 
 
 class Pages:
-    """What is served: one run, or the runs under a folder.
+    """The runs that are served: one, or those under a folder.
 
     Args:
         path: of either.

@@ -27,7 +27,7 @@ NOTHING_ELSE = "default-src 'none'; frame-ancestors 'none'"
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """What is answered.
+    """An answer to a request.
 
     Attributes:
         content: plain.

@@ -162,7 +162,7 @@ def _text(page: str) -> Text:
 
 
 def _may_begin(path: Path) -> bool:
-    """Whether a run may be about to begin in a folder: it has no attempt so far."""
+    """Return whether a run may be about to begin in a folder: it has no attempt so far."""
     if not path.is_dir() or attempts_in(path):
         return False
     is_empty = not any(path.iterdir()) or (path / "run.json").exists() or bool(ranks_in(path))

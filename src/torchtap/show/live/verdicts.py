@@ -177,7 +177,7 @@ class Judge:
 
     @property
     def is_bad(self) -> bool:
-        """Whether anything is not finite now, or was in a forward or an update.
+        """Return whether anything is not finite now, or was in a forward or an update.
 
         A gradient that was infinite in a step that a ``GradScaler`` skipped is nothing bad.
         """
@@ -205,7 +205,7 @@ class Judge:
         return (self._is_meant(place), float(self._table.first_bad[place]), way, place)
 
     def _is_meant(self, place: int) -> bool:
-        """Whether it is infinite in one direction in every step, as a mask is."""
+        """Return whether it is infinite in one direction in every step, as a mask is."""
         table = self._table
         always = table.bad_phases[place] > 1 and table.first_bad[place] == table.first_step[place]
         always = always and table.last_bad[place] == table.last_step[place]
@@ -231,7 +231,7 @@ class Judge:
         return Verdict(place, Rank.NOT_FINITE, 0.0, f"{said} {since}{source}", is_origin)
 
     def _is_origin(self, place: int) -> bool | None:
-        """Whether all that goes into the module was finite when this first was not.
+        """Return whether all that goes into the module was finite when this first was not.
 
         ``None`` where what goes in is not watched. A module in which another one is an origin is
         none itself.

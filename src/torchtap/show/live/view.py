@@ -13,8 +13,8 @@ import numpy as np
 from torchtap.core.site import Site
 from torchtap.runs.meta import Meta
 from torchtap.runs.select import Selection
-from torchtap.runs.store.layout import attempts_in, is_attempt, ranks_in
-from torchtap.show.live.feeds import Feed, RunFeed, follow, has_statistics
+from torchtap.runs.store.layout import attempts_in, has_statistics, is_attempt, ranks_in
+from torchtap.show.live.feeds import Feed, RunFeed, follow
 from torchtap.show.live.run_state import RunState, state_of
 from torchtap.show.live.verdicts import FirstBad, Judge, Rank, Verdict
 from torchtap.show.live.window import Scalar, Window, magnitude_of
@@ -62,7 +62,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What a live view shows at one moment.
+    """The content of a live view at one moment.
 
     Attributes:
         path: of the run.
@@ -123,7 +123,7 @@ class View:
 
     @property
     def has_finite(self) -> bool:
-        """Whether a frame is kept in which all was finite."""
+        """Return whether a frame is kept in which all was finite."""
         return any(one.window.finite is not None for one in self._parts)
 
     @property
@@ -231,7 +231,7 @@ class View:
                 part.feed, part.window = one.feed, Window()
 
     def _has_new(self) -> bool:
-        """Whether there are attempts that are not followed, or statistics where values were."""
+        """Return whether an attempt is not followed, or there are statistics where values were."""
         for part in self._parts:
             folder = part.feed.folder
             if isinstance(part.feed, RunFeed) and folder is not None and has_statistics(folder):

@@ -126,7 +126,7 @@ class SiteTable:
 
 
 class Window:
-    """What is kept of one feed.
+    """The steps and numbers that are kept of one feed.
 
     Attributes:
         table: the numbers of each site.
@@ -167,7 +167,7 @@ class Window:
 
     @property
     def past(self) -> Floats:
-        """The same of steps at equal distances over the whole run."""
+        """Magnitudes as above, of steps at equal distances over the whole run."""
         return self._past[: self._num_past]
 
     def take(self, new: StepRows | Ended) -> None:

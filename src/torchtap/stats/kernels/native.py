@@ -41,6 +41,7 @@ DTYPES: dict[torch.dtype, int] = {
     torch.bool: 9,
 }
 """Dtypes that the kernel reads, and its codes."""
+NAMES = {dtype: str(dtype).removeprefix("torch.") for dtype in DTYPES}
 
 Scratch = tuple[NDArray[np.uint16], NDArray[np.int64]]
 Counts = NDArray[np.uint16] | NDArray[np.int64]
@@ -113,6 +114,12 @@ class SparseLog:
             owners, ends = owners[is_used], np.cumsum(lengths[is_used])
         return owners, (bins, counts, ends)
 
+    def read_first(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Copy the first list: its bins in their order, and the count of each."""
+        length = self._lists[0, 0]
+        bins, counts = self._bins[:, :length].astype(np.int64)
+        return bins, counts
+
     def clear(self) -> None:
         """Start again with no list."""
         self._header[2:4] = self._header[-1] = 0
@@ -154,6 +161,15 @@ class KernelArgs:
         room = 0 if lists is None else lists.address
         self._fields = np.array([row.data_ptr(), wanted, sample, room, owner, 0, 0, 0, 0])
         self.address = int(self._fields.ctypes.data)
+
+    @property
+    def sample(self) -> int:
+        """Elements that the histogram counts, 0 for all."""
+        return int(self._fields[2])
+
+    @sample.setter
+    def sample(self, wanted: int) -> None:
+        self._fields[2] = wanted
 
     def sum_into(self, sums: Tensor | None, num_samples: Tensor | None) -> None:
         """Add samples to ``sums``, and their number to ``num_samples``, or do not any more."""

@@ -1,0 +1,139 @@
+"""The notes: what an exception of PyTorch means, where it came, with what, and the ways out."""
+
+from __future__ import annotations
+
+import re
+import sys
+import traceback
+from collections.abc import Iterator
+
+from torch import nn
+
+from torchtap.core.errors import TorchtapError
+from torchtap.core.text import clean, wrap
+from torchtap.core.torch_private import without_torch_functions
+from torchtap.failures.call_numbers import call_number
+from torchtap.failures.catalogue import SITUATIONS
+from torchtap.failures.failure import Explanation, Failure, place_of
+from torchtap.failures.message_patterns import KnownMessage, is_from_torch, recognise
+from torchtap.failures.traceback_frame import forget, is_of_library, shown_file
+
+HEAD = "torchtap:"
+"""How every note of ours begins."""
+_LABEL = 11
+_LINE = re.compile(
+    r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>\S+)\n(?P<source>[^\n]*)'
+)
+_FROM_USER = re.compile(r'from user code:\s+File "(?P<file>[^"]+)", line (?P<line>\d+), in (\S+)')
+
+
+def add_notes(
+    error: BaseException, model: nn.Module | None = None, *, before: BaseException | None = None
+) -> list[str]:
+    """Add the note to an exception and to those that led to it, where they are PyTorch's.
+
+    Args:
+        error: the exception.
+        model: as of :func:`explain_errors`.
+        before: the exception that was being handled when the block began.
+
+    Returns:
+        the notes that were added now.
+    """
+    if sys.is_finalizing():  # Nothing can be looked up any more.
+        return []
+    added = []
+    seen = {id(before)}
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        one = waiting.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        waiting += [one.__cause__, one.__context__]
+        waiting += one.exceptions if isinstance(one, BaseExceptionGroup) else ()
+        held = getattr(one, "__notes__", ())
+        if not any(isinstance(text, str) and text.startswith(HEAD) for text in held):
+            note = _note(one, model)
+            forget(one)
+            if note:
+                one.add_note(note)
+                added.append(note)
+    return added
+
+
+def explain(
+    error: BaseException, model: nn.Module | None = None
+) -> tuple[Failure, KnownMessage | None, Explanation | None]:
+    """Return the failure of an exception, the message that was recognised, and what it means."""
+    failure = Failure(error, model)
+    found = recognise(failure)
+    if found is None:
+        return failure, None, None
+    return failure, found, SITUATIONS[found.name](failure, found.match)
+
+
+def _note(error: BaseException, model: nn.Module | None) -> str:
+    """The note of one exception; empty if it gets none."""
+    if not isinstance(error, Exception) or isinstance(error, TorchtapError):
+        return ""
+    try:
+        with without_torch_functions():  # Reading a tensor is to run no code of its class.
+            failure, found, explanation = explain(error, model)
+            # What PyTorch's own code handled or wrapped says nothing that its line would add to.
+            is_inside = not any(frame.is_user for frame in failure.frames)
+            if found is None and (is_inside or not is_from_torch(failure)):
+                return ""
+            return note_of(failure, explanation)
+    except Exception as fault:  # noqa: BLE001 - the user's exception goes on, and this is said in it
+        at = traceback.extract_tb(fault.__traceback__)[-1]
+        return (
+            f"{HEAD} no explanation, because of a fault of torchtap itself: "
+            f"{type(fault).__name__}: {fault} ({at.filename}:{at.lineno})"
+        )
+
+
+def note_of(failure: Failure, explanation: Explanation | None) -> str:
+    """The note: what happened, where, with what, and the ways out."""
+    if explanation is None:
+        explanation = Explanation(
+            "this error of PyTorch is not in the catalogue; below is where it was raised.", ()
+        )
+    lines = wrap(explanation.what, first=HEAD, rest="  ")
+    for label, text in _rows(failure, explanation):
+        lines += wrap(clean(text), first=f"  {label:<{_LABEL}}", rest=" " * (_LABEL + 2))
+    if explanation.ways:
+        lines.append("  ways out")
+    for number, way in enumerate(explanation.ways, 1):
+        lines += wrap(way, first=f"    {number}.", rest="       ")
+    return "\n".join(lines)
+
+
+def _rows(failure: Failure, explanation: Explanation) -> Iterator[tuple[str, str]]:
+    """The place: module, call, operation and line, as far as they are known."""
+    user = failure.user
+    module = explanation.module or failure.names.module(failure.module)
+    if module:
+        yield "module", module
+    if failure.call:
+        yield "call", ", ".join(filter(None, (failure.call, call_number(failure))))
+    compiled = _FROM_USER.search(failure.text)
+    if compiled is not None:
+        yield "line", f"{compiled['file']}:{compiled['line']}, compiled: modules are not known"
+    elif user is not None:
+        yield "line", place_of(user)
+    if "in DataLoader worker process" in failure.text.partition("\n")[0]:
+        yield from _line_of_worker(failure.text)
+    outermost = next((one for one in failure.frames if one.is_user), None)
+    if outermost is not None and outermost is not user:
+        yield "from", place_of(outermost)
+    if failure.operation and (user is None or failure.operation not in user.text):
+        yield "operation", failure.operation
+    yield from explanation.details
+
+
+def _line_of_worker(text: str) -> Iterator[tuple[str, str]]:
+    """The innermost line of the program in what a worker of a DataLoader raised."""
+    lines = [one.groups() for one in _LINE.finditer(text) if not is_of_library(one["file"])]
+    for file, line, name, source in lines[-1:]:
+        yield "in worker", f"{shown_file(file)}:{line}, in {name}: {source.strip()}"
