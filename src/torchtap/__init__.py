@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     )
     from torchtap.core.record import Key as Key, Record as Record, Sink as Sink
     from torchtap.core.site import Pattern as Pattern, Site as Site
+    from torchtap.diagnosis.origins.locate import locate as locate
+    from torchtap.diagnosis.origins.origin import Origin as Origin
     from torchtap.edits.edit import Edit as Edit, edit as edit
     from torchtap.edits.tensor import edit_tensor as edit_tensor
     from torchtap.explain.attribute import attribute as attribute
@@ -82,6 +84,7 @@ _HOMES = {
     "Memory": "runs.memory",
     "MissingExtraError": "core.errors",
     "Offload": "saved.offload",
+    "Origin": "diagnosis.origins.origin",
     "OffloadError": "core.errors",
     "OverwrittenError": "core.errors",
     "Pattern": "core.site",
@@ -112,6 +115,7 @@ _HOMES = {
     "features": "transfer.features",
     "freeze": "transfer.freeze",
     "graph": "graphs.graph_function",
+    "locate": "diagnosis.origins.locate",
     "mark": "hooks.marks",
     "measure": "stats.measure",
     "merge": "runs.merging.merge",

@@ -66,9 +66,10 @@ def links(text: str) -> list[str]:
 
 
 def anchors(text: str) -> set[str]:
-    """The names under which headings can be linked to."""
+    """The names under which headings, and places with a name of their own, can be linked to."""
     heads = re.findall(r"^#+ (.*)$", prose(text), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+    own = set(re.findall(r'<a id="([^"]+)"></a>', text))
+    return own | {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
 
 
 def commands(text: str) -> list[Command]:

@@ -138,7 +138,9 @@ class PostForward(TapHook[Listener]):
         if is_view and not engine.hooks.running.stack:
             self._leave(args, kwargs, output)  # No call around it will tell of writes into it.
             return
-        tap.has_run = tap.has_trained = True
+        if not tap.has_run:
+            tap.note_first_call()
+        tap.has_trained = True
         call = next(tap.calls)
         if state is not None:
             engine.values.take_plain(state, output, call)

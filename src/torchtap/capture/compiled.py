@@ -121,7 +121,7 @@ class Part:
         # A compiled model does not say when it is entered.
         engine.begin(tap, trains=trains)
         if not tap.is_in_graph:
-            tap.has_run = tap.is_in_graph = True
+            self._note_run()
         is_gradient = port == "grad_output"
         phase = FORWARD if is_gradient else engine.phase_in_graph(tap, trains=trains)
         if phase is EVAL and engine.options.skips_evaluation:
@@ -151,9 +151,15 @@ class Part:
             engine.evaluations.end_graph()
         else:
             engine.begin(tap, trains=trains)
-            tap.has_run = tap.is_in_graph = True
+            self._note_run()
             if port in (_ENTERS, _EVALUATES):
                 engine.evaluations.begin_graph(trains=trains, evaluates=port == _EVALUATES)
+
+    def _note_run(self) -> None:
+        tap = self.tap
+        tap.is_in_graph = True
+        if not tap.has_run:
+            tap.note_first_call()
 
     def _expect(self, leaf: str, note: str) -> None:
         """A gradient will come, or it is said why none will."""

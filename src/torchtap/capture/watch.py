@@ -17,6 +17,7 @@ from torchtap.capture.copy_policy import ALIAS, COPY_MODES
 from torchtap.capture.delivery import SinkDispatch, as_sinks
 from torchtap.capture.evaluation import Evaluations
 from torchtap.capture.missing import Missing, is_compiled
+from torchtap.capture.training_facts import TrainingFacts
 from torchtap.capture.watch_engine import WatchEngine
 from torchtap.capture.watch_source import WatchSource
 from torchtap.capture.watched_calls import WatchOptions
@@ -96,7 +97,8 @@ class Watch(Closable, Printed):
         self._num_closed, self._seconds = 0, 0.0
         was_compiled = is_compiled(model)
         modules, _ = modules_of(model)
-        self._engine = WatchEngine(modules[""], plan, delivery, options)
+        facts = TrainingFacts(modules)
+        self._engine = WatchEngine(modules[""], plan, delivery, options, facts)
         self._missing = Missing(plan, self._engine, delivery, was_compiled=was_compiled)
         self._kept = delivery.kept
         self._scalars = Scalars()

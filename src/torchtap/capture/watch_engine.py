@@ -17,6 +17,7 @@ from torchtap.capture.compiled import (
 )
 from torchtap.capture.copy_policy import ALIAS
 from torchtap.capture.delivery import SinkDispatch
+from torchtap.capture.training_facts import TrainingFacts
 from torchtap.capture.watched_calls import WatchedCalls, WatchOptions
 from torchtap.core.modules import Places
 from torchtap.core.ports import STATE_PORTS
@@ -41,6 +42,7 @@ class WatchEngine:
         plan: what is wanted.
         delivery: takes each record, inside the hooks.
         options: how values are taken.
+        facts: note how the model is trained.
 
     Attributes:
         calls: take what flows. The hooks hold them, and not the engine.
@@ -52,9 +54,14 @@ class WatchEngine:
     """
 
     def __init__(
-        self, model: nn.Module, plan: Plan, delivery: SinkDispatch, options: WatchOptions
+        self,
+        model: nn.Module,
+        plan: Plan,
+        delivery: SinkDispatch,
+        options: WatchOptions,
+        facts: TrainingFacts,
     ) -> None:
-        self.calls = calls = WatchedCalls(model, plan, delivery, options)
+        self.calls = calls = WatchedCalls(model, plan, delivery, options, facts)
         self.step = 0
         self.hooks, self.state, self.evaluations = calls.hooks, calls.state, calls.evaluations
         self.places: Places | None = None
@@ -91,6 +98,7 @@ class WatchEngine:
             self.hooks.put_on(modules[path], after=End(calls, tap))
         self.hooks.keep_fused_kernels({"": root, **taps}, modules)
         self.hooks.hold(calls.optimizers.attach())
+        self.hooks.hold(calls.facts.attach())
         open_engines.add(calls)
 
     def _parts_to_hear_of(self, modules: Mapping[str, nn.Module]) -> Iterator[str]:
@@ -165,6 +173,12 @@ class WatchEngine:
             for path, at in now.items()
             if at is None or (at != path and not at.startswith(f"{path}."))
         }
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """Return the paths of the tapped modules that were called, by their first call."""
+        called = [(tap.order, path) for path, tap in self.hooks.taps.items() if tap.order >= 0]
+        return tuple(path for _, path in sorted(called))
 
     def overwritten(self, site: Site) -> None:
         """Copy at this site from now on: a value that was kept as an alias is lost."""

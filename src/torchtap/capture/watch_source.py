@@ -71,12 +71,20 @@ class WatchSource(SourceDefaults):
 
     @property
     def meta(self) -> Meta:
-        """The metadata, with the stages of a pipeline that were seen since the watch began."""
-        seen = self._engine.evaluations.pipelining
-        if not seen.stages:
-            return self._meta
-        return replace(
+        """The metadata, with what was seen since the watch began: the training, the stages."""
+        seen, facts = self._engine.evaluations.pipelining, self._engine.calls.facts
+        meta = replace(
             self._meta,
+            modes=facts.modes,
+            requires_grad=facts.requires_grad,
+            settings=facts.settings,
+            optimizers=facts.optimizers,
+            order=self._engine.order,
+        )
+        if not seen.stages:
+            return meta
+        return replace(
+            meta,
             stages=seen.stages,
             num_stages=seen.num_stages,
             num_microbatches=seen.num_microbatches,

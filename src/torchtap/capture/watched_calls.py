@@ -19,6 +19,7 @@ from torchtap.capture.gradient_ports import Gradients, ModuleInputs
 from torchtap.capture.optimizer_ports import OptimizerPorts
 from torchtap.capture.pending_gradient import OUTSIDE
 from torchtap.capture.state_ports import State
+from torchtap.capture.training_facts import TrainingFacts
 from torchtap.capture.value_ports import Values
 from torchtap.core.preserved import mode_of
 from torchtap.core.record import BACKWARD, EVAL, FORWARD
@@ -79,9 +80,11 @@ class WatchedCalls:
         plan: what is wanted.
         delivery: takes each record, inside the hooks.
         options: how values are taken.
+        facts: note how the model is trained.
 
     Attributes:
         options: as given.
+        facts: likewise.
         looks: whether values are read ``after`` the edits of the model, or ``before`` them.
         emit: takes each record.
         busy: threads that are inside a sink now; what they run is not recorded.
@@ -98,9 +101,15 @@ class WatchedCalls:
     """
 
     def __init__(
-        self, model: nn.Module, plan: Plan, delivery: SinkDispatch, options: WatchOptions
+        self,
+        model: nn.Module,
+        plan: Plan,
+        delivery: SinkDispatch,
+        options: WatchOptions,
+        facts: TrainingFacts,
     ) -> None:
         self.options = options
+        self.facts = facts
         self.looks = options.looks
         self.emit = emit = delivery.emit
         self.busy = delivery.busy
@@ -177,6 +186,8 @@ class WatchedCalls:
             self.evaluations.begin()
         elif is_outermost:
             self._has_trained = True
+            if torch.is_grad_enabled():
+                self.facts.note_forward(is_training=is_training)
         for leaf, tensor in found if "input" in tap.filters else ():
             self.values.take(tap.state("input", leaf), tensor, call, phase, foreign)
         if "grad_input" in tap.filters and phase is EVAL:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from torchtap.core.absence_codes import code_of
 from torchtap.core.printed_page import BLANK, Line, Listed, Page, Part, Printed, middle
 from torchtap.core.site import Site
 from torchtap.core.text import clean, count, elide, plural
@@ -22,6 +23,14 @@ class Absence(NamedTuple):
 
     site: Site
     reason: str
+
+    @property
+    def code(self) -> str:
+        """The reason as a word for programs, such as ``not_called`` or ``no_grad_required``.
+
+        :data:`torchtap.core.absence_codes.CODES` has all of them.
+        """
+        return code_of(self.reason)
 
     def __str__(self) -> str:
         return f"{self.site}: {self.reason}"

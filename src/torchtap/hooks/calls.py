@@ -70,7 +70,8 @@ class Numbering:
         Returns:
             the number (:data:`UNIDENTIFIED` where it is not available) and the phase.
         """
-        tap.has_run = True
+        if not tap.has_run:
+            tap.note_first_call()
         is_inside_backward = current_task() != -1
         may_recur = not torch.is_grad_enabled() or top_saved_hooks(True) is not None
         if not is_inside_backward and not may_recur:

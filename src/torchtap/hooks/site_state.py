@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 TAKEN, RETURNED = "taken", "returned"
 Meter = Callable[["Tensor", int], bool]
+_first_calls = itertools.count()
 
 
 def no_meter(tensor: Tensor, step: int) -> bool:
@@ -87,6 +88,7 @@ class Tap:
         has_run: whether any call was seen, in any step.
         has_trained: whether any of them ran with gradients enabled.
         is_in_graph: whether it ran inside a compiled graph, in any step.
+        order: sorts taps by their first call; -1 before it.
         reason: why no call can be recorded.
 
     Args:
@@ -104,6 +106,7 @@ class Tap:
         "has_run",
         "has_trained",
         "is_in_graph",
+        "order",
         "path",
         "plain_gradient",
         "plain_output",
@@ -132,6 +135,7 @@ class Tap:
         self.unidentified: Counter[str] = Counter()
         self.raised: Counter[str] = Counter()
         self.has_run = self.has_trained = self.is_in_graph = False
+        self.order = -1
         self.unseen: dict[str, Unseen] = {TAKEN: {}, RETURNED: {}}
         self.reason: str | None = None
         self.plain_output = self.state("output", "")
@@ -141,6 +145,11 @@ class Tap:
         """Number calls anew, for a new step."""
         self.calls = self.count()
         self.calls_in_backward = itertools.count()
+
+    def note_first_call(self) -> None:
+        """The module is called for the first time."""
+        self.has_run = True
+        self.order = next(_first_calls)
 
     def state(self, port: str, leaf: str) -> SiteState | None:
         """Return the state of one site, or ``None`` if it is not wanted."""

@@ -106,7 +106,10 @@ class Listing:
             "sites": [_flat(entry) for entry in self.sites],
             "measured": [_flat_measured(entry) for entry in self.measured],
             "num_measured_steps": self.num_measured_steps,
-            "absent": [{"site": str(entry.site), "reason": entry.reason} for entry in self.absent],
+            "absent": [
+                {"site": str(entry.site), "reason": entry.reason, "code": entry.code}
+                for entry in self.absent
+            ],
         }
 
 

@@ -32,6 +32,18 @@ class Meta:
             of one.
         num_parameters: path -> elements of the parameters that the module itself has, of those
             modules that have any.
+        modes: path -> whether the module was in training mode in the first training forward, or,
+            of a model that has not trained, when the watch began.
+        requires_grad: name of a parameter, as of ``named_parameters()`` -> whether it required a
+            gradient then.
+        settings: path -> plain attributes of the module: numbers, truth values and texts by name,
+            such as the ``p`` of a dropout.
+        optimizers: each group of each optimizer that made a step with parameters of the model, as
+            it was at its first: class under ``optimizer``, names under ``params``, and its
+            settings (``lr``, ``weight_decay``, ...).
+        order: paths of the modules that were tapped and called, by their first call.
+        findings: what rules found while it ran (``tt.watch(..., rules=...)``), each as
+            :meth:`Finding.as_dict <torchtap.runs.rules.finding.Finding.as_dict>` gives it.
     """
 
     model: str = ""
@@ -49,6 +61,25 @@ class Meta:
     num_stages: int = 1
     num_microbatches: int = 1
     num_parameters: Mapping[str, int] = field(default_factory=dict)
+    modes: Mapping[str, bool] = field(default_factory=dict)
+    requires_grad: Mapping[str, bool] = field(default_factory=dict)
+    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    optimizers: tuple[Mapping[str, Any], ...] = ()
+    order: tuple[str, ...] = ()
+    findings: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def unoptimized(self) -> tuple[str, ...]:
+        """Names of parameters that require a gradient and that no optimizer has.
+
+        Empty where no optimizer made a step.
+        """
+        if not self.optimizers:
+            return ()
+        held = {name for group in self.optimizers for name in group["params"]}
+        return tuple(
+            name for name, needs in self.requires_grad.items() if needs and name not in held
+        )
 
     def type_name(self, path: str) -> str:
         """Class name of the module at ``path``, or ``""`` where there is none (a mark)."""
@@ -65,6 +96,6 @@ def meta_of(body: Mapping[str, Any]) -> Meta:
     known = {one.name for one in fields(Meta)}
     entry = {name: value for name, value in body.items() if name in known}
     entry["modules"] = {path: tuple(names) for path, names in entry.get("modules", {}).items()}
-    for name in ("where", "batch_ranks", "stages"):
+    for name in ("where", "batch_ranks", "stages", "optimizers", "order", "findings"):
         entry[name] = tuple(entry.get(name, ()))
     return Meta(**entry)

@@ -26,7 +26,10 @@ from torchtap.stats.statistics import (
     why_no_ratio,
 )
 
-_FAILED = "nothing was measured for it: it failed there, or met no tensor that it can read."
+_FAILED = (
+    "nothing was measured for it: it was not asked for at this site, failed there, or met no "
+    "tensor that it can read."
+)
 
 
 def at(series: Series, site: Site, step: int | None = None) -> Statistics:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,8 +16,9 @@ from torchtap.core.inference_mode import outside_inference_mode
 from torchtap.core.ports import FLOW_PORTS
 from torchtap.core.record import BACKWARD, EVAL, FORWARD, Record
 from torchtap.core.site import Site
-from torchtap.stats.catalogue.protocol import Statistic, check_statistics, needs_places
+from torchtap.stats.catalogue.protocol import needs_places
 from torchtap.stats.catalogue.results import Missing
+from torchtap.stats.chosen_statistics import ChosenStatistics, Wanted
 from torchtap.stats.kernels.device_table import Block, DeviceTables, Taken
 from torchtap.stats.measure import (
     SAMPLE,
@@ -66,7 +68,8 @@ class Stats:
         sample_mean: at which ports to keep the running sum over samples that ``run.mean_norm``
             needs: 8 bytes per element of one sample and site.
         statistics: more of them, built in (``tt.stats.top_k(5)``) or your own, see
-            :class:`~torchtap.stats.Statistic`.
+            :class:`~torchtap.stats.Statistic`. A list is for all sites; by pattern
+            (``{"*@ReLU": [...], "*:input": [...]}``) a site has those of all that it fits.
         keep: of how many steps histograms and ``statistics`` are kept. The numbers are kept of
             all steps (128 bytes each and site; beside ``tt.Disk`` on the disk), and everything is
             merged over the whole run too.
@@ -92,16 +95,17 @@ class Stats:
         histogram: bool = True,
         exact: bool = False,
         sample_mean: Sequence[str] = ("input", "output"),
-        statistics: Sequence[Statistic] = (),
+        statistics: Wanted = (),
         keep: int = 64,
     ) -> None:
-        _check(sample_mean, statistics, keep)
-        self.series = Series(keep, statistics)
+        _check(sample_mean, keep)
+        self._chosen = ChosenStatistics(statistics)
+        self.series = Series(keep, self._chosen.every)
         self.series.has_histograms = histogram
         self._skipped: dict[Absence, None] = {}
         self._sample = 0 if exact else SAMPLE
         self._sample_mean = frozenset(sample_mean)
-        self._statistics = tuple(statistics)
+        self._statistics = self._chosen.every
         self._closed = -1
         self._clock = Clock(self.series.lock)
         self._meters: dict[Site, Meter] = {}
@@ -121,10 +125,20 @@ class Stats:
 
     # ------------------------------------------------------------------ as a sink
 
+    def begin(self, about: Any) -> None:
+        """Take the classes of the modules of which records will come, before any does."""
+        self._chosen.know(about.meta().modules)
+
     def meter(self, site: Site) -> Callable[[Tensor, int], bool]:
         """Return the meter of a site's tensors, which hooks may call in place of :meth:`take`."""
-        # Further statistics are code of the user's, which may raise: take() runs guarded.
-        return _declines if self._statistics else self._meter(site)
+        if not self._statistics:
+            return self._meter(site)
+
+        def measure(tensor: Tensor, step: int) -> bool:
+            # Further statistics are code of the user's, which may raise: take() runs guarded.
+            return not self._chosen.has_any(site) and self._meter(site)(tensor, step)
+
+        return measure
 
     def _meter(self, site: Site) -> Meter:
         meter = self._meters.get(site)
@@ -150,13 +164,14 @@ class Stats:
             self.series.measured[known[1].place].note(record.labels)
         if not known[1](record.kept, record.step):
             self._take_carefully(known[1], record)
-        elif self._statistics:
+        elif self._statistics and self._chosen.has_any(site):
             self._take_further(known[1], record)
 
     def _take_evaluation(self, record: Record) -> None:
         """Measure an evaluation forward as a training forward, and keep it apart."""
         if self._evaluation is None:
             self._evaluation = self._another()
+            self._evaluation._chosen.know(self._chosen.types)
             self.series.evaluation = self._evaluation.series
         self._evaluation.take(record._replace(phase=FORWARD))
 
@@ -169,7 +184,7 @@ class Stats:
             self._closed = step
             self._close_states()
             self._clock.step = step + 1
-            self._read(self._tables.read_when_due())
+            _add_steps(self.series, self._tables.read_when_due())
 
     def close(self) -> None:
         """Bring the series up to date: nothing more will come."""
@@ -198,7 +213,7 @@ class Stats:
         if not self._clock.lock.acquire(timeout=PATIENCE):
             return None
         try:
-            self._read(self._tables.read_what_is_here())
+            _add_steps(self.series, self._tables.read_what_is_here())
         finally:
             self._clock.lock.release()
         return self.series
@@ -211,7 +226,7 @@ class Stats:
             self._take_tables()
             if self._is_read:
                 return
-            self._read(self._tables.read())
+            _add_steps(self.series, self._tables.read())
             self._close_states()
             self._is_read = True
             for meter in self._meters.values():
@@ -293,13 +308,14 @@ class Stats:
         self, meter: Meter, values: Tensor, record: Record, no_places: str | None = None
     ) -> None:
         """Update the further statistics; ``no_places``: why these values stand at no place."""
-        if not self._statistics:
+        if not self._statistics or not self._chosen.has_any(record.site):
             return
-        missing: dict[str, Missing] = {}
+        missing = dict(self._chosen.lost_at(record.site))
         if no_places is not None:
             why = f"{no_places}, {_NEEDS_PLACES}"
-            lost = [one.name for one in self._statistics if needs_places(one)]
-            missing = dict.fromkeys(lost, Missing(f"{why}."))
+            asked = [one for one in self._statistics if one.name not in missing]
+            lost = [one.name for one in asked if needs_places(one)]
+            missing |= dict.fromkeys(lost, Missing(f"{why}."))
             if lost:
                 reason = f"no {', '.join(map(repr, lost))}: {why}"
                 self._skipped[Absence(record.site, reason)] = None
@@ -324,18 +340,10 @@ class Stats:
             start_again()
             raise
 
-    def _read(self, steps: Iterable[tuple[int, Taken]]) -> None:
-        """Bring steps that were taken into the series."""
-        for step, (places, rows, parts) in steps:
-            if rows[:, NUM_TENSORS].any():
-                ordered = blank_rows(len(self.series.measured))
-                ordered[places] = rows
-                self.series.add_step(step, ordered, parts)
-
     def _close_states(self) -> None:
         """Have the series merge the further statistics of closed steps."""
         if self._statistics:
-            self._read(self._tables.read())
+            _add_steps(self.series, self._tables.read())
             self.series.recent.close_states(self._closed)
 
     def __repr__(self) -> str:
@@ -343,15 +351,18 @@ class Stats:
         return f"<Stats of {sites} sites, {steps} steps>"
 
 
-def _declines(tensor: Tensor, step: int) -> bool:
-    """Leave every tensor to :meth:`Stats.take`."""
-    return False
+def _add_steps(series: Series, steps: Iterable[tuple[int, Taken]]) -> None:
+    """Bring steps that were taken into the series."""
+    for step, (places, rows, parts) in steps:
+        if rows[:, NUM_TENSORS].any():
+            ordered = blank_rows(len(series.measured))
+            ordered[places] = rows
+            series.add_step(step, ordered, parts)
 
 
-def _check(sample_mean: Sequence[str], statistics: Sequence[Statistic], keep: int) -> None:
+def _check(sample_mean: Sequence[str], keep: int) -> None:
     if not isinstance(keep, int) or keep < 1:
         raise InputError(f"keep is {keep!r}; expected a number of steps from 1.")
-    check_statistics(statistics)
     odd = set(sample_mean) - set(FLOW_PORTS)
     if odd:
         raise InputError(

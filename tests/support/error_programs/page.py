@@ -1,27 +1,49 @@
-"""``docs/errors.md``, made from the programs.
+"""``docs/errors/``, made from the programs: an index of PyTorch's messages, and a page a topic.
 
-``python tests/support/error_programs/page.py`` writes it, and a test compares the two.
+``python tests/support/error_programs/page.py`` writes them, and a test compares the two.
 """
 
 from __future__ import annotations
 
 import difflib
 import html
+import re
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from error_programs import EVERY, PROGRAMS
+from error_programs import EVERY
 from error_programs.program import PRELUDE, Program, error_of
 
 from torchtap.core.text import elide_end, wrap
+from torchtap.failures.catalogue import TOPICS
 
-PAGE = Path(__file__).parents[3] / "docs" / "errors.md"
-_MOST = 400
+FOLDER = Path(__file__).parents[3] / "docs" / "errors"
+_MOST, _MOST_IN_TITLE = 400, 110
+_TITLES = {
+    "arguments": "Arguments and attributes",
+    "backward": "Backward",
+    "dtypes_and_devices": "Dtypes and devices",
+    "functions": "Custom functions",
+    "hooks": "Hooks",
+    "in_place": "Writes in place",
+    "indices": "Indices and masks",
+    "inference": "Inference mode",
+    "leaves": "Leaves and parameters",
+    "losses": "Losses and targets",
+    "modules": "Modules and state dicts",
+    "none_gradients": "Gradients that are None",
+    "normalization": "Normalisation",
+    "products": "Products of matrices",
+    "shapes": "Shapes",
+    "systems": "Checkpoints, scalers and ranks",
+}
 _HEAD = """# Errors in plain words
 
 `with tt.explain_errors():` adds a note to what PyTorch raises inside: what happened, at which
@@ -73,30 +95,82 @@ are its limits:
 - It reads local variables of the frames. The copies that CPython makes of them are dropped again,
   unless the function asks for its `locals()`.
 
-In the programs below, `import copy, torch`, `import torch.nn.functional as F` and
-`from torch import nn` stand before, in {lines} lines of `train.py`.
+In the programs, `import copy, torch`, `import torch.nn.functional as F` and
+`from torch import nn` stand before, in {lines} lines of `train.py`. There are {count} of them, and
+each is run by the tests, with its way out too.
+
+## PyTorch's messages
+
+Each leads to the programs that raise it. Sizes, dtypes and names in a message are those of the
+first program.
 """
 
 
-def page() -> str:
-    """The whole page."""
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """A program with what it raised.
+
+    Attributes:
+        program: the program.
+        said: class and message of the exception, in one line.
+        notes: its notes.
+    """
+
+    program: Program
+    said: str
+    notes: tuple[str, ...]
+
+
+def pages() -> dict[str, str]:
+    """Name of each file -> its text."""
+    by_message: dict[str, list[Raised]] = defaultdict(list)
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        parts = [_HEAD.format(lines=PRELUDE.count("\n"))]
-        parts += [f"There are {len(EVERY)}, and each is run by the tests, with its way out too.\n"]
-        for topic, programs in PROGRAMS.items():
-            parts.append(f"## {topic}\n")
-            parts += ["\n".join(_section(one, Path(folder))) for one in programs]
+        for program in EVERY:
+            by_message[program.message].append(_raised(program, Path(folder)))
+    written, index = {}, [_HEAD.format(lines=PRELUDE.count("\n"), count=len(EVERY))]
+    for topic, names in TOPICS.items():
+        found = {name: by_message[name] for name in names if name in by_message}
+        if not found:
+            continue
+        written[f"{topic}.md"] = _topic_page(_TITLES[topic], found)
+        index.append(f"### {_TITLES[topic]}\n")
+        index += [
+            f"- [`{_title(raised)}`]({topic}.md#{_anchor(name)})" for name, raised in found.items()
+        ]
+        index.append("")
+    return {"README.md": "\n".join(index), **written}
+
+
+def _raised(program: Program, folder: Path) -> Raised:
+    error = error_of(program, folder)
+    said = " ".join(f"{type(error).__name__}: {error}".split())
+    return Raised(program, said, tuple(error.__notes__))
+
+
+def _topic_page(title: str, found: dict[str, list[Raised]]) -> str:
+    parts = [f"# {title}\n", "Programs that raise, and how they run. [All messages](README.md).\n"]
+    for name, raised in found.items():
+        parts.append(f'<a id="{_anchor(name)}"></a>\n\n## `{_title(raised)}`\n')
+        parts += ["\n".join(_section(one)) for one in raised]
     return "\n".join(parts)
 
 
-def _section(program: Program, folder: Path) -> Iterator[str]:
-    error = error_of(program, folder)
+def _title(raised: Sequence[Raised]) -> str:
+    """What a search engine is asked: the message of the first program."""
+    return elide_end(raised[0].said.replace("`", "'"), _MOST_IN_TITLE)
+
+
+def _anchor(name: str) -> str:
+    return re.sub(r"\W+", "-", name.lower())
+
+
+def _section(raised: Raised) -> Iterator[str]:
+    program = raised.program
     yield f"<details><summary>{html.escape(program.title)}</summary>\n"
     yield f"```py\n{program.text.removeprefix(PRELUDE).rstrip()}\n```\n"
-    said = f"{type(error).__name__}: {error}"
-    lines = wrap(elide_end(" ".join(said.split()), _MOST))
-    yield "```text\n" + "\n".join([*lines, *error.__notes__]) + "\n```\n"
+    lines = wrap(elide_end(raised.said, _MOST))
+    yield "```text\n" + "\n".join([*lines, *raised.notes]) + "\n```\n"
     yield "It runs with:\n"
     yield "```diff\n" + "\n".join(_difference(program)) + "\n```\n"
     yield "</details>\n"
@@ -107,5 +181,16 @@ def _difference(program: Program) -> list[str]:
     return [line for line in lines if line[:2] in ("- ", "+ ")]
 
 
+def main() -> None:
+    """Write the pages, and take away those that no topic has any more."""
+    FOLDER.mkdir(exist_ok=True)
+    made = pages()
+    for old in FOLDER.glob("*.md"):
+        if old.name not in made:
+            old.unlink()
+    for name, text in made.items():
+        (FOLDER / name).write_text(text)
+
+
 if __name__ == "__main__":
-    PAGE.write_text(page())
+    main()

@@ -3,7 +3,7 @@
 Each file has a table ``SITUATIONS``: name of a message (:mod:`torchtap.failures.message_patterns`)
 -> a :class:`~torchtap.failures.situation_row.SituationRow`, or a function where the sentence has to
 be computed. A new situation is a pattern there, a row here, and a program in
-``tests/support/error_programs``, from which ``docs/errors.md`` is made.
+``tests/support/error_programs``, from which ``docs/errors/`` is made.
 """
 
 from __future__ import annotations
@@ -28,11 +28,15 @@ from torchtap.failures.catalogue import (
 )
 from torchtap.failures.situation_row import Situation
 
-_TOPICS = (
-    arguments, backward, dtypes_and_devices, functions, hooks, in_place, indices, inference,
-    leaves, losses, modules, none_gradients, normalization, products, shapes, systems,
-)  # fmt: skip
+TOPICS: dict[str, dict[str, Situation]] = {
+    topic.__name__.rpartition(".")[2]: topic.SITUATIONS
+    for topic in (
+        arguments, backward, dtypes_and_devices, functions, hooks, in_place, indices, inference,
+        leaves, losses, modules, none_gradients, normalization, products, shapes, systems,
+    )
+}  # fmt: skip
+"""Topic, the name of its file -> its situations."""
 SITUATIONS: dict[str, Situation] = {
-    name: one for topic in _TOPICS for name, one in topic.SITUATIONS.items()
+    name: one for topic in TOPICS.values() for name, one in topic.items()
 }
 """Name of a message -> what it means."""

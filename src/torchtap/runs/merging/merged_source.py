@@ -12,7 +12,7 @@ from torchtap.core.absence import WHOLE_RUN, Absence
 from torchtap.core.record import said_steps
 from torchtap.runs.merging.findings import Findings
 from torchtap.runs.merging.merged_notes import merged_notes
-from torchtap.runs.merging.rank_numbers import RankNumbers, gather
+from torchtap.runs.merging.rank_numbers import RankNumbers, numbers_of_ranks
 from torchtap.runs.merging.rank_runs import RankRun, check, common_steps, runs_of_ranks
 from torchtap.runs.merging.record_merge import RecordMerge
 from torchtap.runs.merging.rules import said_ranks
@@ -82,7 +82,7 @@ def merge_sources(
     measured = {rank: one.series for rank, one in held.items()}
     series = SeriesMerge(measured, steps, pipeline, findings).merge()
     series.evaluation = _evaluation(measured, pipeline, findings)
-    numbers = gather(held, steps)
+    numbers = numbers_of_ranks(held, steps)
     absent = [*findings.absent, *_absent_of(runs)]
     told = (absent, _scalars(runs), numbers, tuple(findings.in_order), runs)
     return MergedSource(records, _meta(runs), series, *told)
@@ -138,7 +138,22 @@ def _meta(runs: Sequence[RankRun]) -> Meta:
         rank=None,
         batch_ranks=(),
         stages=(),
+        modes=_union(meta.modes for meta in every),
+        requires_grad=_union(meta.requires_grad for meta in every),
+        settings=_union(meta.settings for meta in every),
+        optimizers=_distinct(one for meta in every for one in meta.optimizers),
+        order=_distinct(path for meta in every for path in meta.order),
+        findings=_distinct(one for meta in every for one in meta.findings),
     )
+
+
+def _distinct(entries: Iterable[T]) -> tuple[T, ...]:
+    """Each entry once; those of a file have no hash."""
+    found: list[T] = []
+    for one in entries:
+        if one not in found:
+            found.append(one)
+    return tuple(found)
 
 
 def _union(tables: Iterable[Mapping[str, T]]) -> dict[str, T]:

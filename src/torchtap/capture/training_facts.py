@@ -1,0 +1,146 @@
+"""Notes how a model is trained: modes, what requires a gradient, what the optimizers hold."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim.optimizer import Optimizer
+
+from torchtap.core.distributed import sharded_parameters
+from torchtap.core.preserved import mode_of
+from torchtap.hooks.optimizer_hooks import listen_to_optimizers
+
+_LONGEST_TEXT = 60
+_NOTHING, _IN_EVAL, _IN_TRAINING = range(3)
+
+
+@dataclass(slots=True)
+class _Known:
+    """An optimizer that was seen.
+
+    Attributes:
+        ref: to it.
+        number: the first of its groups among those of all.
+        size: how many groups it had when they were read.
+    """
+
+    ref: weakref.ref[Optimizer]
+    number: int
+    size: int = -1
+
+
+class TrainingFacts:
+    """Reads the facts off the modules and the optimizers, and keeps neither alive.
+
+    Args:
+        modules: path -> module.
+
+    Attributes:
+        modes: path -> whether the module is in training mode.
+        requires_grad: name of a parameter -> whether it requires a gradient.
+        settings: path -> plain attributes by name.
+    """
+
+    def __init__(self, modules: Mapping[str, nn.Module]) -> None:
+        self.modes: dict[str, bool] = {}
+        self.requires_grad: dict[str, bool] = {}
+        self._modules = {path: weakref.ref(module) for path, module in modules.items()}
+        self._groups: dict[tuple[int, int], dict[str, Any]] = {}
+        self._known: dict[int, _Known] = {}
+        self._told_by = _NOTHING
+        self.settings = {path: own for path, one in modules.items() if (own := _plain(one))}
+        self.read()
+
+    def attach(self) -> list[Any]:
+        """Listen to all optimizers; returns the handles."""
+        return [*listen_to_optimizers(self)]
+
+    def note_forward(self, *, is_training: bool) -> None:
+        """A forward with gradients begins: the first tells the modes, those of training mode best.
+
+        Args:
+            is_training: whether the model is in training mode.
+        """
+        tells = _IN_TRAINING if is_training else _IN_EVAL
+        if tells > self._told_by:
+            self._told_by = tells
+            self.read()
+
+    def read(self) -> None:
+        """Read the modes of the modules, and which parameters require a gradient, as they are."""
+        self.modes = {path: mode_of(module) is not False for path, module in self._alive()}
+        self.requires_grad = {name: one.requires_grad for name, one in self._parameters()}
+
+    @property
+    def optimizers(self) -> tuple[dict[str, Any], ...]:
+        """Return the groups of all optimizers that made a step with parameters of the model."""
+        return tuple(self._groups.values())
+
+    def before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        """An optimizer is about to make a step; its groups are read once."""
+        known, size = self._known.get(id(optimizer)), len(optimizer.param_groups)
+        if known is None or known.ref() is not optimizer:
+            known = self._known[id(optimizer)] = _Known(weakref.ref(optimizer), len(self._groups))
+        elif known.size == size:
+            return
+        known.size = size
+        shards = sharded_parameters()
+        names: dict[int, str] = {}
+        for name, one in self._parameters():
+            names.setdefault(id(one), name)
+            names.setdefault(id(shards.get(id(one), one)), name)
+        for number, group in enumerate(optimizer.param_groups):
+            held = [names[id(one)] for one in group["params"] if id(one) in names]
+            if held:
+                settings = {name: _number(value) for name, value in group.items()}
+                self._groups[known.number, number] = {
+                    **{name: value for name, value in settings.items() if value is not None},
+                    "optimizer": type(optimizer).__name__,
+                    "params": held,
+                }
+
+    def after_step(self, optimizer: Optimizer) -> None:
+        """Nothing is read after a step."""
+
+    def _alive(self) -> Iterator[tuple[str, nn.Module]]:
+        for path, ref in self._modules.items():
+            module = ref()
+            if module is not None:
+                yield path, module
+
+    def _parameters(self) -> Iterator[tuple[str, Tensor]]:
+        for path, module in self._alive():
+            for name, one in module._parameters.items():
+                if one is not None:
+                    yield f"{path}.{name}" if path else name, one
+
+
+def _plain(module: nn.Module) -> dict[str, Any]:
+    """Return the attributes of a module that a file can hold: numbers, truth values, texts."""
+    return {
+        name: value
+        for name, value in vars(module).items()
+        if not name.startswith("_") and name != "training" and _is_plain(value)
+    }
+
+
+def _is_plain(value: Any) -> bool:
+    if type(value) is float:
+        return math.isfinite(value)
+    if type(value) is str:
+        return len(value) <= _LONGEST_TEXT
+    return type(value) in (bool, int) and abs(value) < 2**53
+
+
+def _number(value: Any) -> Any:
+    """Return a setting of an optimizer as a plain value, or ``None`` where it is none."""
+    if isinstance(value, Tensor) and value.numel() == 1 and not value.is_complex():
+        value = value.item()
+    if isinstance(value, tuple | list) and len(value) < 5 and all(map(_is_plain, value)):
+        return list(value)
+    return value if _is_plain(value) else None
