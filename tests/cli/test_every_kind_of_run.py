@@ -226,5 +226,5 @@ def test_what_is_damaged_or_empty_ends_without_a_traceback(
 
 def test_every_command_that_takes_a_run_is_tried() -> None:
     tried = {words[0] for words in (*READING.values(), *OTHERS.values())}
-    # The demo takes nothing, `attribute` and `selfcheck` no run, and `serve` answers till it is ended.
+    # The demo takes nothing, `attribute` and `selfcheck` no run; `serve` goes on till it is ended.
     assert set(cli.cli.commands) - tried <= {"demo", "attribute", "selfcheck", "serve"}

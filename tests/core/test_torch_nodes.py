@@ -127,7 +127,7 @@ def test_a_node_that_hands_back_zeros_is_called_as_it_was(name: str) -> None:
 
 
 def test_every_node_that_hands_back_zeros_is_tried() -> None:
-    assert torch_nodes.WITHOUT_SLOPE | torch_nodes.OVERWRITES == ZEROS.keys()
+    assert ZEROS.keys() == torch_nodes.WITHOUT_SLOPE | torch_nodes.OVERWRITES
 
 
 def test_other_nodes_are_called_as_they_were() -> None:

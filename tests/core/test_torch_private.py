@@ -25,6 +25,11 @@ from torchtap.studies.probes import PROBES, trouble_with
 SOURCE = Path(torchtap.__file__).parent
 OURS = {"_page", "_html_row", "_of_sites", "_underflow", "_overflow", "_bn1", "_dynamo"}
 """Private members that another file of torchtap reads, columns, a layer of the demo, a folder."""
+OPERATORS = {
+    *("_scaled_dot_product_flash_attention_for_cpu", "_local_scalar_dense", "_unsafe_view"),
+    *("_foreach_", "_fused_", "_amp_foreach_"),
+}
+"""Operators, which have schemas that PyTorch keeps, and beginnings of their names."""
 
 
 @pytest.mark.parametrize("name", NAMES.values(), ids=lambda one: one.name)
@@ -73,8 +78,8 @@ def test_every_private_attribute_of_pytorch_is_listed() -> None:
         for name in private_attributes(tree)
     }
     python = {"_", "_getframe", "_current_frames", "_replace", "_fields", "_asdict", "_make"}
-    aten = {"_scaled_dot_product_flash_attention_for_cpu"}  # An operator, which has a schema.
-    unlisted = found - made - ATTRIBUTES.keys() - python - aten - OURS
+    named = {name.rpartition(".")[2] for name in NAMES}
+    unlisted = found - made - ATTRIBUTES.keys() - python - OPERATORS - named - OURS
     assert not unlisted, "list these in torchtap.core.torch_private.ATTRIBUTES"
 
 
@@ -175,8 +180,11 @@ calls = {
     "tt.graph": lambda: tt.graph(model, x),
     "tt.verify": lambda: tt.verify(model, x) or 1 / 0,
     "tt.features": lambda: tt.features(model, "0")(x),
+    "tt.locate": lambda: tt.locate(model, lambda x: model(x).sum().backward(), x),
     "tt.cam": lambda: tt.attribute(model, x, target=0, method="gradient"),
 }
+if NAME == "torch._C._is_any_autocast_enabled":
+    del calls["tt.locate"]  # It keeps out of Dynamo, which PyTorch cannot import then.
 refused = []
 for door, call in calls.items():
     try:
@@ -189,7 +197,7 @@ print("refused", *refused)
 """
 
 GONE = {
-    "torch._C._current_graph_task_id": "tt.watch tt.edit tt.offload tt.graph tt.verify",
+    "torch._C._current_graph_task_id": "tt.watch tt.edit tt.offload tt.graph tt.verify tt.locate",
     "torch._C._will_engine_execute_node": "tt.watch tt.edit tt.verify",
     "torch._C._autograd._get_sequence_nr": "tt.watch tt.edit tt.offload tt.graph tt.verify",
     "torch._C._autograd._push_saved_tensors_default_hooks": "tt.offload",
@@ -200,6 +208,7 @@ GONE = {
     "torch.autograd.function._HookMixin": "",
     "torch._higher_order_ops.effects._register_effectful_op": "tt.watch",
     "torch.optim.Optimizer.profile_hook_step": "",
+    "torch.utils._python_dispatch._disable_current_modes": "tt.locate",
 }
 """Private name -> the doors that do not open without it."""
 

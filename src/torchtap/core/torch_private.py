@@ -49,6 +49,10 @@ MOVING = ("tt.offload", "tt.advise_offload", "tt.saved_report")
 """Doors through which hooks go on what autograd saves."""
 DRAWING = ("tt.graph",)
 EXPLAINING = ("tt.explain_errors",)
+LOCATING = ("tt.locate", "tt.guard")
+"""Doors through which each operation is followed."""
+CALLING = ("tt.record_call", "tt.replay", "tt.audit")
+"""Doors through which calls of modules are made again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,13 +163,13 @@ def _private(
 current_task: Callable[[], int] = _private(
     "torch._C._current_graph_task_id",
     "number of the backward that this thread is inside of, -1 outside",
-    doors=(*WATCHING, *MOVING, *DRAWING),
+    doors=(*WATCHING, *MOVING, *DRAWING, *LOCATING),
 )
 
 current_node: Callable[[], Any] = _private(
     "torch._C._current_autograd_node",
     "the node that runs in this thread, inside a backward",
-    doors=WATCHING,
+    doors=(*WATCHING, *LOCATING),
 )
 
 will_run: Callable[[Any], bool] = _private(
@@ -178,7 +182,7 @@ will_run: Callable[[Any], bool] = _private(
 sequence_number: Callable[[], int] = _private(
     "torch._C._autograd._get_sequence_nr",
     "number that the next node of this thread will get",
-    doors=(*WATCHING, *MOVING, *DRAWING),
+    doors=(*WATCHING, *MOVING, *DRAWING, *LOCATING, *CALLING),
 )
 
 
@@ -334,6 +338,12 @@ num_dispatch_modes: Callable[[], int] = _private(
     without="a mode is taken to be on: a custom function that checkpoints is not recognised by its "
     "content, and its calls have the phase 'backward'",
     otherwise=lambda: 1,
+)
+
+without_modes: Any = _private(
+    "torch.utils._python_dispatch._disable_current_modes",
+    "context in which no TorchDispatchMode sees the operators that are called",
+    doors=LOCATING,
 )
 
 without_torch_function: Any = _private(
@@ -639,6 +649,12 @@ _ENGINE = _code(
 )
 RUN_BACKWARD = frozenset({_BACKWARD, _GRAD} if _ENGINE is _NEVER_RUNS else {_ENGINE})
 """Codes of which one stands on the stack for every backward that runs there."""
+
+MAKES_GRADIENTS = _code(
+    "torch.autograd._make_grads",
+    "a backward of a loss that was given no gradient makes the gradient 1 by it",
+    without="tt.locate and tt.guard do not know that the tensor is a loss",
+)
 
 FUNCTION_BACKWARD = _code(
     "torch.autograd.function.BackwardCFunction.apply",

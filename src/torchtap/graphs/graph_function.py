@@ -251,11 +251,7 @@ def _run(
 
 
 def _notes_of(model: nn.Module) -> list[str]:
-    compiled = [
-        path
-        for path, module in model.named_modules()
-        if is_compiled_module(module)
-    ]
+    compiled = [path for path, module in model.named_modules() if is_compiled_module(module)]
     notes = []
     if compiled:
         notes.append(f"{compiled[0] or 'the model'} is compiled; it ran uncompiled to be seen")
