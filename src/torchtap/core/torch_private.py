@@ -48,7 +48,6 @@ WATCHING = (
 MOVING = ("tt.offload", "tt.advise_offload", "tt.saved_report")
 """Doors through which hooks go on what autograd saves."""
 DRAWING = ("tt.graph",)
-EXPLAINING = ("tt.explain_errors",)
 LOCATING = ("tt.locate", "tt.guard")
 """Doors through which each operation is followed."""
 CALLING = ("tt.record_call", "tt.replay", "tt.audit")
