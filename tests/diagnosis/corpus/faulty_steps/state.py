@@ -76,9 +76,8 @@ class _Two(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.make = nn.Sequential(nn.Linear(4, 6), nn.Tanh())
-        self.judge = nn.Sequential(
-            nn.Linear(6, 6), Op(lambda x: (x - 9).sqrt())
-        )  # here: two_optimizers
+        root = Op(lambda x: (x - 9).sqrt())  # here: two_optimizers
+        self.judge = nn.Sequential(nn.Linear(6, 6), root)
 
     def forward(self, x: Tensor) -> Tensor:
         """The second half of the first."""
