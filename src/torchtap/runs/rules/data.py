@@ -13,19 +13,23 @@ _FEWEST = 12
 """Steps without which one of them is no outlier."""
 
 
-def data_scale(view: View, *, high: float = 8.0, low: float = 0.02) -> Iterator[Finding]:
+def data_scale(
+    view: View, *, high: float = 8.0, low: float = 0.02, fall: float = 0.1
+) -> Iterator[Finding]:
     """Inputs so large or small that weights of the usual size cannot use them.
 
-    Looks at the root mean square of each floating-point input of the model, unless the first
-    module called is a norm.
+    Looks at the root mean square of each floating-point input of the model. An alarm where it
+    enters a layer with weights as it is; a note where something comes before, as the features of a
+    time step. Nothing where the first module called is a norm.
 
     Args:
         view: of the run.
         high: from which rms on; inputs of healthy trainings had 0.48 to 6.4.
         low: below which rms.
+        fall: share of the loss that falls where all is well, though something comes before.
     """
-    called = [path for path in view.leaves if view.was_called(path)]
-    if not called or view.is_norm(called[0]):
+    called = [path for path in view.modules.leaves if view.modules.was_called(path)]
+    if not called or view.modules.is_norm(called[0]):
         return
     for site in view.sites("input"):
         if site.path or "float" not in view.dtype(site):
@@ -34,9 +38,11 @@ def data_scale(view: View, *, high: float = 8.0, low: float = 0.02) -> Iterator[
         if not (rms > high or 0 < rms < low):
             continue
         mean, top = view.start(site, "mean"), view.start(site, "absmax")
+        weighted = (one for one in view.modules.leaves if view.meta.num_parameters.get(one))
+        is_direct = any(view.are_equal(view.site(one, "input"), site) for one in weighted)
         yield Finding(
             "data_scale",
-            ALARM,
+            ALARM if is_direct or view.loss.fall < fall else NOTE,
             ".",
             view.span,
             f"the rms of the input is {rms:.3g}, its mean {mean:.3g}, its largest {top:.3g}",

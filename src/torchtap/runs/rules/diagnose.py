@@ -46,7 +46,8 @@ def diagnose(
 
     Example:
         >>> import torch, torchtap as tt
-        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+        >>> from torch import nn
+        >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
         >>> optimizer = torch.optim.SGD(model[2].parameters(), lr=0.1)
         >>> with tt.watch(model, "*:*,param,param_grad,update", to=tt.Stats()) as w:
         ...     for _ in range(3):

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from torchtap.runs.rules.finding import ALARM, NOTE, Finding
+from torchtap.runs.rules.optimizer import update_ratios
 from torchtap.runs.rules.view import View, median
 
 
@@ -26,8 +27,8 @@ def loss_rises(
         noises: standard errors between these thirds.
     """
     gradient = view.site("", "grad_output")
-    top, bottom = view.start(gradient, "max"), view.start(gradient, "min")
-    if view.num_classes > 3 and top > sign * abs(bottom):
+    top, bottom = median(view.series(gradient, "max")[:5]), median(view.series(gradient, "min")[:5])
+    if view.loss.num_classes > 3 and top > sign * abs(bottom) and not view.loss.fall > 0:
         yield Finding(
             "loss_rises",
             ALARM,
@@ -35,14 +36,18 @@ def loss_rises(
             view.span,
             f"the gradient of the logits lies between {bottom:.2g} and {top:.2g}: it climbs the "
             f"cross-entropy",
-            {"max": top, "min": bottom},
+            {"max": top, "min": bottom, "is_exact": True},
             "Turn the sign of the loss.",
         )
         return
     if len(view.loss) < 20 or not view.loss.is_known or not view.loss.is_logged:
         return
     values, third = view.loss.values, len(view.loss) // 3
-    one, two, three = values[:third].mean(), values[third : 2 * third].mean(), values[-third:].mean()
+    one, two, three = (
+        values[:third].mean(),
+        values[third : 2 * third].mean(),
+        values[-third:].mean(),
+    )
     error = view.loss.noise / math.sqrt(third)
     if three > two > one and three - one > max(noises * error, rise * abs(one)):
         maximizes = any(group.get("maximize") for group in view.meta.optimizers)
@@ -59,25 +64,22 @@ def loss_rises(
 
 
 def labels(
-    view: View, *, fall: float = 0.03, moves: float = 1e-4, chance: float = 0.3
+    view: View, *, fall: float = 0.1, moves: float = 1e-4, chance: float = 0.93
 ) -> Iterator[Finding]:
-    """Weights that move while a cross-entropy stays near chance: targets say nothing of inputs.
+    """Weights that move while a cross-entropy stays at chance: targets say nothing of inputs.
 
     Args:
         view: of the run.
-        fall: share by which the loss fell; healthy trainings fell by 5 % at least.
+        fall: share by which the loss fell; healthy trainings fell by 5 % at least, and were below
+            chance by then.
         moves: median update over weight from which on the weights move.
-        chance: share of ``log(classes)`` above which the loss must be.
+        chance: share of ``log(classes)`` above which the last fifth of the loss is.
     """
-    if len(view.loss) < 20 or not view.loss.is_known or not view.num_classes:
+    if len(view.loss) < 20 or not view.loss.is_known or not view.loss.num_classes:
         return
-    usual = median([median(own) for own in view.update_ratios.values()])
-    at_chance = math.log(view.num_classes)
-    values, third = view.loss.values, len(view.loss) // 3
-    one, two = values[:third].mean(), values[third : 2 * third].mean()
-    margin = 3 * view.loss.noise / math.sqrt(third) + 0.02 * abs(one)
-    stays = view.loss.fall < fall and two > one - margin
-    if stays and usual > moves and one > chance * at_chance:
+    usual = median([median(own) for own in update_ratios(view).values()])
+    at_chance = math.log(view.loss.num_classes)
+    if view.loss.fall < fall and usual > moves and view.loss.end > chance * at_chance:
         yield Finding(
             "labels",
             ALARM,
@@ -91,7 +93,7 @@ def labels(
 
 
 def too_good(
-    view: View, *, share: float = 0.05, classes: int = 20, fewest: int = 30
+    view: View, *, share: float = 0.05, classes: int = 5, fewest: int = 30
 ) -> Iterator[Finding]:
     """A loss near 0 within few steps: an easy task, or targets that are in the input. A note.
 
@@ -102,7 +104,7 @@ def too_good(
         fewest: steps without which nothing is said.
     """
     values = view.loss.values
-    if len(values) < fewest or not np.isfinite(values).all() or view.num_classes <= classes:
+    if len(values) < fewest or not np.isfinite(values).all() or view.loss.num_classes <= classes:
         return
     first, last = float(values[:2].mean()), float(values[-5:].mean())
     if 0 < last < share * first:

@@ -92,7 +92,7 @@ def _in_forward(view: View, bad: list[Site]) -> tuple[str, str]:
         return "", "the model's own input is not finite"
     state = [site for site in bad if site.port in ("param", "buffer")]
     if state:
-        first = min(state, key=lambda site: view.order.get(site.path, 0))
+        first = min(state, key=lambda site: view.modules.order.get(site.path, 0))
         return first.path, f"{first.leaf} is not finite when the step begins: the update before"
     made = [
         site.path for site in bad if site.port == "output" and (site.path, "input") not in paths
@@ -100,9 +100,9 @@ def _in_forward(view: View, bad: list[Site]) -> tuple[str, str]:
     if made:
         deepest = max(_depth(path) for path in made)
         inner = [path for path in made if _is_innermost(path, made)] or made
-        path = min(inner, key=lambda one: (view.order.get(one, 0), deepest - _depth(one)))
+        path = min(inner, key=lambda one: (view.modules.order.get(one, 0), deepest - _depth(one)))
         return path, "its output is the first that is not finite, of a finite input"
-    first = min(bad, key=lambda site: view.order.get(site.path, 0))
+    first = min(bad, key=lambda site: view.modules.order.get(site.path, 0))
     parent = first.path.rpartition(".")[0]
     return parent, f"what enters {first.path} is not finite: made in the forward of its parent"
 
@@ -110,7 +110,7 @@ def _in_forward(view: View, bad: list[Site]) -> tuple[str, str]:
 def _in_backward(view: View, bad: set[Site]) -> tuple[str, str]:
     gradients = [site for site in bad if site.port in _BACKWARD]
     if not gradients:
-        first = min(bad, key=lambda site: view.order.get(site.path, 0))
+        first = min(bad, key=lambda site: view.modules.order.get(site.path, 0))
         return first.path, "its update is the first that is not finite, of a finite gradient"
     ports = {(site.path, site.port) for site in gradients}
     if ("", "grad_output") in ports:
@@ -122,9 +122,9 @@ def _in_backward(view: View, bad: set[Site]) -> tuple[str, str]:
     ]
     inner = [path for path in made if _is_innermost(path, made)]
     if inner:
-        path = max(inner, key=lambda one: view.order.get(one, 0))
+        path = max(inner, key=lambda one: view.modules.order.get(one, 0))
         return path, "the first gradient that is not finite leaves this module's backward"
-    path = max((site.path for site in gradients), key=lambda one: view.order.get(one, 0))
+    path = max((site.path for site in gradients), key=lambda one: view.modules.order.get(one, 0))
     return path, "the first gradient that is not finite arrives here"
 
 

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from torchtap.core.site import Site
 from torchtap.runs.rules.finding import ALARM, Finding
-from torchtap.runs.rules.view import View, largest, median, shown
+from torchtap.runs.rules.view import Floats, View, largest, median, shown
 
 _EARLY = 12
 
@@ -25,7 +26,7 @@ def lr_high(
         rise: by which factor the loss rose in the first 15 steps.
         fall: share by which the loss fell at least where all is well.
     """
-    ratios = view.update_ratios
+    ratios = update_ratios(view)
     if not ratios:
         return
     tops = {site: largest(own[1:_EARLY] if len(own) > 1 else own) for site, own in ratios.items()}
@@ -60,7 +61,7 @@ def steps_too_small(
         stuck: the same where the loss does not fall.
         fall: share by which the loss falls where all is well.
     """
-    most = median([largest(own) for own in view.update_ratios.values()])
+    most = median([largest(own) for own in update_ratios(view).values()])
     is_stuck = most < stuck and view.loss.fall < fall
     if not most > 0 or not (most < low or is_stuck):
         return
@@ -141,9 +142,7 @@ def decay_high(view: View, *, angle: float = -0.5, lost: float = 0.3) -> Iterato
     )
 
 
-def stale_low_precision(
-    view: View, *, limit: float = 0.9, share: float = 0.5
-) -> Iterator[Finding]:
+def stale_low_precision(view: View, *, limit: float = 0.9, share: float = 0.5) -> Iterator[Finding]:
     """Weights in bfloat16 or float16 that a step is too small to change.
 
     Args:
@@ -171,3 +170,10 @@ def stale_low_precision(
             {"zeros": zeros, "matrices": len(found)},
             "Keep the weights in float32 and compute under autocast.",
         )
+
+
+def update_ratios(view: View) -> dict[Site, Floats]:
+    """Return the norm of each matrix' update over its own, in the steps in which there was one."""
+    found = {one: view.series(view.beside(one, "update"), "update_ratio") for one in view.matrices}
+    kept = {one: ratios[np.isfinite(ratios)] for one, ratios in found.items()}
+    return {one: ratios for one, ratios in kept.items() if len(ratios)}

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 
 from torchtap.runs.rules.finding import ALARM, NOTE, Finding
+from torchtap.runs.rules.modules import LINEAR, RECTIFIERS
 from torchtap.runs.rules.scale import BOUNDED, saturation
-from torchtap.runs.rules.view import LINEAR, RECTIFIERS, View, median, shown
+from torchtap.runs.rules.view import View, median, shown
 
 
 def double_softmax(view: View, *, tolerance: float = 1e-3) -> Iterator[Finding]:
@@ -27,11 +29,14 @@ def double_softmax(view: View, *, tolerance: float = 1e-3) -> Iterator[Finding]:
     output, gradient = view.site("", "output"), view.site("", "grad_output")
     shape = view.shape(output)
     low, high = view.series(output, "min"), view.series(output, "max")
-    if not len(view.steps) or not (np.nanmin(low, initial=1) >= 0 and np.nanmax(high, initial=0) <= 1):
+    if not len(view.steps) or not (
+        np.nanmin(low, initial=1) >= 0 and np.nanmax(high, initial=0) <= 1
+    ):
         return
     for classes in {shape[-1], shape[1]} if len(shape) > 1 else ():
         total = median(view.series(output, "mean")) * classes
-        is_zero = median(abs(view.series(gradient, "mean")) / view.series(gradient, "rms"))
+        with np.errstate(all="ignore"):
+            is_zero = median(abs(view.series(gradient, "mean")) / view.series(gradient, "rms"))
         dense = 1 - median(view.share(gradient, "zeros"))
         if classes < 2 or not abs(total - 1) < tolerance or not is_zero < tolerance:
             continue
@@ -39,7 +44,7 @@ def double_softmax(view: View, *, tolerance: float = 1e-3) -> Iterator[Finding]:
             yield Finding(
                 "double_softmax",
                 ALARM,
-                shown(view.end),
+                shown(view.modules.end),
                 view.span,
                 f"the outputs sum to {total:.4f} over {classes} classes, and their gradient to 0: "
                 f"the loss applies softmax to probabilities",
@@ -47,7 +52,6 @@ def double_softmax(view: View, *, tolerance: float = 1e-3) -> Iterator[Finding]:
                 "Leave the softmax out of the model: cross_entropy takes logits.",
             )
             return
-    yield from _double_sigmoid(view)
 
 
 def _is_bounded_cross_entropy(view: View, classes: int) -> bool:
@@ -59,13 +63,13 @@ def _is_bounded_cross_entropy(view: View, classes: int) -> bool:
 
 
 def _double_sigmoid(view: View) -> Iterator[Finding]:
-    """The same of a sigmoid, under the binary cross-entropy of logits.
+    """A last sigmoid under the binary cross-entropy of logits, which applies its own.
 
     Its gradient is ``sigmoid(y) - t``, over the elements: 0.5 to 0.731 for ``t = 0``, and -0.5 to
     -0.269 for ``t = 1``, since ``y`` lies between 0 and 1.
     """
     gradient = view.site("", "grad_output")
-    if not view.is_a(view.end, {"Sigmoid"}):
+    if not view.modules.is_a(view.modules.end, {"Sigmoid"}):
         return
     size = view.series(gradient, "numel")
     top, bottom = view.series(gradient, "max") * size, view.series(gradient, "min") * size
@@ -74,9 +78,9 @@ def _double_sigmoid(view: View) -> Iterator[Finding]:
     is_two_sided &= (bottom[there] >= -0.501) & (bottom[there] <= -0.268)
     if there.any() and is_two_sided.all():
         yield Finding(
-            "double_softmax",
+            "final_activation",
             ALARM,
-            shown(view.end),
+            shown(view.modules.end),
             view.span,
             f"its gradient lies between {bottom[there].min():.3g} and {top[there].max():.3g} of an "
             f"element's share: the loss applies sigmoid to what is between 0 and 1",
@@ -90,8 +94,9 @@ def final_activation(
 ) -> Iterator[Finding]:
     """A last activation that the targets cannot be reached through.
 
-    A rectifier under a cross-entropy, or a bounded function that sits at its bounds while the
-    loss does not fall.
+    A rectifier under a cross-entropy; a bounded function that sits at its bounds while the loss
+    does not fall; one whose output is the same number for everything, as a softmax over one unit;
+    a sigmoid before a loss that applies its own.
 
     Args:
         view: of the run.
@@ -99,11 +104,11 @@ def final_activation(
         bound: mean square of a bounded function, of 1.
         fall: share by which the loss falls where a bounded function is right.
     """
-    path = view.end
+    path = view.modules.end
     output = view.site(path, "output")
     zeros = median(view.share(output, "zeros"))
-    if view.is_a(path, RECTIFIERS) and zeros > cut:
-        is_alarm = view.num_classes > 0 or view.loss.fall < fall
+    if view.modules.is_a(path, RECTIFIERS) and zeros > cut:
+        is_alarm = view.loss.num_classes > 0 or view.loss.fall < fall
         yield Finding(
             "final_activation",
             ALARM if is_alarm else NOTE,
@@ -113,8 +118,10 @@ def final_activation(
             {"zeros": zeros},
             "Leave the last activation out.",
         )
+    yield from _double_sigmoid(view)
+    yield from _constant(view)
     late = median(saturation(view, path)[-10:])
-    if view.is_a(path, BOUNDED) and late > bound and view.loss.fall < fall:
+    if view.modules.is_a(path, BOUNDED) and late > bound and view.loss.fall < fall:
         yield Finding(
             "final_activation",
             ALARM,
@@ -126,6 +133,25 @@ def final_activation(
         )
 
 
+def _constant(view: View) -> Iterator[Finding]:
+    """A last activation that gives one number whatever enters it, in every step."""
+    path = view.modules.end
+    output, entered = view.site(path, "output"), view.site(path, "input")
+    low, high = view.series(output, "min"), view.series(output, "max")
+    varies = view.series(entered, "max") > view.series(entered, "min")
+    is_activation = path and not view.meta.num_parameters.get(path)
+    if is_activation and len(low) > 1 and (low == high).all() and varies.all():
+        yield Finding(
+            "final_activation",
+            ALARM,
+            shown(path),
+            view.span,
+            f"its output is {low[0]:.3g} for everything that enters it, so no gradient comes back",
+            {"value": float(low[0])},
+            "Leave the last activation out; a softmax needs more than one unit.",
+        )
+
+
 def no_activation(view: View) -> Iterator[Finding]:
     """A linear layer whose output enters the next one unchanged: both are one linear layer.
 
@@ -134,8 +160,8 @@ def no_activation(view: View) -> Iterator[Finding]:
     Args:
         view: of the run.
     """
-    linear = [path for path in view.leaves if view.is_a(path, LINEAR)]
-    for path, following in zip(linear, linear[1:], strict=False):
+    linear = [path for path in view.modules.leaves if view.modules.is_a(path, LINEAR)]
+    for path, following in pairwise(linear):
         output, entered = view.site(path, "output"), view.site(following, "input")
         if not view.are_equal(output, entered) or _is_meant(view, path, following):
             continue
@@ -151,7 +177,9 @@ def no_activation(view: View) -> Iterator[Finding]:
 
 
 def _is_meant(view: View, path: str, following: str) -> bool:
-    if (view.setting(path, "groups") or 1) > 1 or (view.setting(following, "groups") or 1) > 1:
+    if (view.modules.setting(path, "groups") or 1) > 1 or (
+        view.modules.setting(following, "groups") or 1
+    ) > 1:
         return True
     sides = [_width(view, path, "input"), _width(view, following, "output")]
     return _width(view, path, "output") < min(sides)
@@ -161,4 +189,4 @@ def _width(view: View, path: str, port: str) -> int:
     shape = view.shape(view.site(path, port))
     if len(shape) < 2:
         return 0
-    return shape[1] if view.is_a(path, {"_ConvNd"}) else shape[-1]
+    return shape[1] if view.modules.is_a(path, {"_ConvNd"}) else shape[-1]

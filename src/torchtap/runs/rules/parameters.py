@@ -1,4 +1,4 @@
-"""Rules on parameters that are not trained: frozen, in no optimizer, cut off, norms in eval mode."""
+"""Rules on what is not trained: frozen, in no optimizer, cut off, a norm in eval mode."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
+from torchtap.core.site import Site
 from torchtap.runs.rules.finding import ALARM, NOTE, Finding
 from torchtap.runs.rules.view import View, median, shown
 
@@ -17,7 +18,9 @@ def not_in_optimizer(view: View) -> Iterator[Finding]:
         view: of the run.
     """
     names = set(view.meta.unoptimized)
-    chosen = {name for name in names if _has_gradient(view, name)}
+    if view.meta.foreign_steps and not view.meta.optimizers:
+        names = {name for name, needs in view.meta.requires_grad.items() if needs}
+    chosen = {name for name in names if _has_gradient(view, name) and _stands(view, name)}
     for path in _outermost(view, chosen):
         yield Finding(
             "not_in_optimizer",
@@ -43,14 +46,14 @@ def detached(view: View) -> Iterator[Finding]:
         return
     cut = {
         f"{one.site.path}.{one.site.leaf}" if one.site.path else one.site.leaf
-        for one in view.absent
+        for one in view.run.absent
         if one.site.port == "param_grad" and one.code == "no_gradient"
     }
     cut = {name for name in cut if not _has_gradient(view, name)}
     unoptimized = set(view.meta.unoptimized)
     for path in _outermost(view, cut):
         own = _within(path, cut)
-        ran = any(view.was_called(name.rpartition(".")[0]) for name in own)
+        ran = any(view.modules.was_called(name.rpartition(".")[0]) for name in own)
         is_meant = bool(own & unoptimized) and own <= unoptimized
         yield Finding(
             "detached",
@@ -67,21 +70,27 @@ def detached(view: View) -> Iterator[Finding]:
 def frozen(view: View, *, most: float = 0.5) -> Iterator[Finding]:
     """Modules that do not require gradients, behind others that are trained.
 
-    A frozen beginning is meant, and so are adapters, where most is frozen.
+    A frozen beginning is meant, and so are adapters, where most is frozen and some matrices are
+    trained. Where no matrix is trained at all, something is wrong.
 
     Args:
         view: of the run.
         most: share of the elements that are frozen, from which on it is meant.
     """
     sizes = {name: view.start(_param(view, name), "numel") for name in view.meta.requires_grad}
-    held = {name for name, needs in view.meta.requires_grad.items() if not needs}
+    held = {
+        name
+        for name, needs in view.meta.requires_grad.items()
+        if not needs and not _is_updated(view, name) and not _has_gradient(view, name)
+    }
     trained = {name for name in view.meta.requires_grad if _is_updated(view, name)}
     total = sum(size for size in sizes.values() if size == size)
     share = sum(sizes[name] for name in held if sizes[name] == sizes[name])
-    if not held or not trained or not share < most * total:
+    has_matrix = any(len(view.shape(_param(view, name))) > 1 for name in trained)
+    if not held or not trained or (has_matrix and not share < most * total):
         return
-    first = min(view.order.get(_owner(name), 0) for name in trained)
-    behind = {name for name in held if view.order.get(_owner(name), 0) > first}
+    first = min(view.modules.order.get(_owner(name), 0) for name in trained)
+    behind = {name for name in held if view.modules.order.get(_owner(name), 0) > first}
     for path in _outermost(view, behind):
         own = _within(path, behind)
         yield Finding(
@@ -104,9 +113,9 @@ def bn_eval(view: View) -> Iterator[Finding]:
     Args:
         view: of the run.
     """
-    for path in view.leaves:
+    for path in view.modules.leaves:
         is_batch_norm = any("BatchNorm" in one for one in view.meta.modules.get(path, ()))
-        if not is_batch_norm or view.setting(path, "track_running_stats") is False:
+        if not is_batch_norm or view.modules.setting(path, "track_running_stats") is False:
             continue
         counted = view.series(view.site(path, "buffer", "num_batches_tracked"), "max")
         counted = counted[np.isfinite(counted)]
@@ -127,14 +136,14 @@ def bn_eval(view: View) -> Iterator[Finding]:
 def _trains(view: View, path: str) -> bool:
     """Return whether a norm is to be trained: its weight is, or it has none and all else is."""
     needs = view.meta.requires_grad.get(f"{path}.weight")
-    return view.setting(path, "affine") is False if needs is None else needs
+    return view.modules.setting(path, "affine") is False if needs is None else needs
 
 
 def _owner(name: str) -> str:
     return name.rpartition(".")[0]
 
 
-def _param(view: View, name: str):  # type: ignore[no-untyped-def]
+def _param(view: View, name: str) -> Site | None:
     path, _, leaf = name.rpartition(".")
     return view.site(path, "param", leaf)
 
@@ -143,6 +152,13 @@ def _has_gradient(view: View, name: str) -> bool:
     path, _, leaf = name.rpartition(".")
     norms = view.series(view.site(path, "param_grad", leaf), "l2")
     return bool((norms > 0).any())
+
+
+def _stands(view: View, name: str) -> bool:
+    """Return whether a parameter is the same in every step, as far as is known."""
+    norms = view.series(_param(view, name), "l1")
+    norms = norms[np.isfinite(norms)]
+    return bool((norms == norms[0]).all()) if len(norms) else True
 
 
 def _is_updated(view: View, name: str) -> bool:
@@ -159,7 +175,7 @@ def _outermost(view: View, names: set[str]) -> list[str]:
     every = set(view.meta.requires_grad) | names
     found: list[str] = []
     owners = {_owner(name) for name in names}
-    for owner in sorted(owners, key=lambda path: view.order.get(path, 0)):
+    for owner in sorted(owners, key=lambda path: view.modules.order.get(path, 0)):
         path = owner
         while path:
             parent = path.rpartition(".")[0]

@@ -30,6 +30,26 @@ class Progress:
         self._view = view
 
     @cached_property
+    def num_classes(self) -> int:
+        """The number of classes of a softmax cross-entropy of the model's output; 0 for another.
+
+        Its gradient sums to 0 over the classes, and so in all, and its magnitudes to 2 at most, or
+        to 2 for each row where the loss is their sum.
+        """
+        view = self._view
+        output, gradient = view.site("", "output"), view.site("", "grad_output")
+        shape = view.shape(output)
+        rms, mean = view.start(gradient, "rms"), view.start(gradient, "mean")
+        if len(shape) < 2 or not rms > 0:
+            return 0
+        classes = shape[-1] if len(shape) < 4 else shape[1]
+        rounding = 1e-2 if view.dtype(gradient) in ("float16", "bfloat16") else 1e-4
+        is_balanced = abs(mean) < rounding * rms
+        l1, top = view.start(gradient, "l1"), view.start(gradient, "absmax")
+        is_sum = 0.3 < top <= 1.001 and l1 <= 2.001 * view.start(gradient, "numel") / classes
+        return classes if classes > 1 and is_balanced and (l1 <= 2.001 or is_sum) else 0
+
+    @cached_property
     def name(self) -> str:
         """The name under which it was logged; empty where it was not."""
         names = self._view.run.scalar_names
@@ -54,11 +74,11 @@ class Progress:
 
     def _stand_in(self) -> Floats:
         view = self._view
-        if not view.num_classes:
+        if not self.num_classes:
             return np.full(len(view.steps), math.nan)
         gradient = view.site("", "grad_output")
         l1 = view.series(gradient, "l1")
-        rows = view.series(gradient, "numel") / view.num_classes
+        rows = view.series(gradient, "numel") / self.num_classes
         l1 = np.where(l1 > 2.0001, l1 / rows, l1)
         with np.errstate(all="ignore"):
             return -np.log(np.maximum(1 - l1 / 2, 1e-9))

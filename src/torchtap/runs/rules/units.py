@@ -9,7 +9,8 @@ import numpy as np
 
 from torchtap.core.site import Site
 from torchtap.runs.rules.finding import ALARM, Finding
-from torchtap.runs.rules.view import RECTIFIERS, Floats, View, median, shown
+from torchtap.runs.rules.modules import RECTIFIERS
+from torchtap.runs.rules.view import Floats, View, median, shown
 
 _FEWEST_UNITS = 16
 
@@ -27,8 +28,8 @@ def dead(view: View, *, limit: float = 0.5, window: int = 24) -> Iterator[Findin
             units, which are left alone).
         window: how many of the last steps.
     """
-    for path in view.leaves:
-        if not view.is_a(path, RECTIFIERS) or path == view.end:
+    for path in view.modules.leaves:
+        if not view.modules.is_a(path, RECTIFIERS) or path == view.modules.end:
             continue
         shares, num_units = _shares_of_dead(view, path)
         late, early = median(shares[-window:]), median(shares[:3])
@@ -50,14 +51,14 @@ def dead(view: View, *, limit: float = 0.5, window: int = 24) -> Iterator[Findin
 def _shares_of_dead(view: View, path: str) -> tuple[Floats, int]:
     """Return the share of dead units of a rectifier in each step, and how many units it has."""
     entered = view.site(path, "input")
-    for other in view.leaves:
+    zeros = view.share(view.site(path, "output"), "zeros")
+    for other in view.modules.leaves:
         bias = view.site(other, "param_grad", "bias")
         if bias is not None and view.are_equal(view.site(other, "output"), entered):
-            return view.share(bias, "zeros"), int(view.start(bias, "numel"))
-    zeros = view.share(view.site(path, "output"), "zeros")
-    shape = view.shape(view.site(path, "output"))
-    units = 0 if len(shape) < 2 else shape[1] if len(shape) == 4 else shape[-1]
-    # Of a layer of which 95 % is zero, half of the units need not be dead: 1 % of it may be all.
+            # A bias gets none either where nothing comes back from what follows.
+            return np.minimum(view.share(bias, "zeros"), zeros), int(view.start(bias, "numel"))
+    units = math.prod(view.shape(view.site(path, "output"))[1:])
+    # Where 90 % is zero no unit need be dead; where all but nothing is, most are.
     return np.where(zeros > 0.98, zeros, np.where(np.isnan(zeros), math.nan, 0.0)), units
 
 

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from torchtap.core.absence import Absence
 from torchtap.core.errors import InputError, RunError, SiteError
 from torchtap.core.site import Site
+from torchtap.runs.rules.modules import Modules
 from torchtap.runs.rules.progress import Progress
 
 if TYPE_CHECKING:
     from torchtap.runs.run import Run
 
 Floats = NDArray[np.float64]
-LINEAR = frozenset({"Linear", "_ConvNd"})
-RECTIFIERS = frozenset({"ReLU", "ReLU6", "Threshold"})
 SIGNATURE = ("l1", "l2", "min", "max")
 """Numbers that tell two tensors apart: equal ones are of the same elements, but for their order."""
-_NORMS = ("BatchNorm", "LayerNorm", "GroupNorm", "RMSNorm", "InstanceNorm", "SyncBatchNorm")
 
 
 class View:
@@ -40,6 +37,7 @@ class View:
         run: as given.
         steps: ``int64[steps]``, ascending.
         meta: of the run.
+        modules: of the run.
         loss: the loss over its own steps, or what stands in for it.
     """
 
@@ -55,6 +53,7 @@ class View:
             self._sites.setdefault((site.path, site.port), []).append(site)
         self._series: dict[tuple[Site, str], Floats] = {}
         self._shapes: dict[Site, tuple[tuple[int, ...], str]] = {}
+        self.modules = Modules(self)
         self.loss = Progress(self)
 
     # ------------------------------------------------------------------ steps
@@ -146,50 +145,13 @@ class View:
                 return False
         return self.start(one, "numel") == self.start(two, "numel")
 
-    # ------------------------------------------------------------------ modules
-
-    @cached_property
-    def order(self) -> dict[str, int]:
-        """Path -> its place by first call; modules that were not called come last."""
-        paths = dict.fromkeys([*self.meta.order, *self.meta.modules])
-        return {path: place for place, path in enumerate(paths)}
-
-    @cached_property
-    def leaves(self) -> list[str]:
-        """Paths of the modules without modules inside, in the order of their first call."""
-        parents = {path.rpartition(".")[0] for path in self.meta.modules if path}
-        found = [path for path in self.meta.modules if path not in parents]
-        return sorted(found, key=lambda path: self.order[path])
-
-    def is_a(self, path: str, types: Iterable[str]) -> bool:
-        """Return whether a module is of one of some classes, or of one that inherits from it."""
-        return not frozenset(self.meta.modules.get(path, ())).isdisjoint(types)
-
-    def is_norm(self, path: str) -> bool:
-        """Return whether a module normalises: batch, layer, group, RMS or instance norm."""
-        return any(one.startswith(_NORMS) for one in self.meta.modules.get(path, ()))
-
-    def setting(self, path: str, name: str) -> Any:
-        """Return a plain attribute of a module, or ``None`` where it is not known."""
-        return self.meta.settings.get(path, {}).get(name)
-
-    def was_called(self, path: str) -> bool:
-        """Return whether anything was seen to flow through a module."""
-        ports = ("output", "input")
-        return path in self.meta.order or any((path, port) in self._sites for port in ports)
-
-    @cached_property
-    def absent(self) -> Sequence[Absence]:
-        """The sites that were selected and not seen."""
-        return self.run.absent
-
     # ------------------------------------------------------------------ parameters
 
     @cached_property
     def matrices(self) -> list[Site]:
         """The parameters with two dims or more, in the order of first calls."""
         found = [one for one in self.sites("param") if len(self.shape(one)) >= 2]
-        return sorted(found, key=lambda one: self.order.get(one.path, 0))
+        return sorted(found, key=lambda one: self.modules.order.get(one.path, 0))
 
     def beside(self, site: Site, port: str) -> Site | None:
         """Return the site of another port of the same parameter."""
@@ -203,44 +165,8 @@ class View:
         squares = np.stack(parts) ** 2
         total = np.nansum(squares, axis=0)
         total[np.isnan(squares).all(axis=0)] = math.nan
-        return np.sqrt(total)
-
-    @cached_property
-    def update_ratios(self) -> dict[Site, Floats]:
-        """The norm of each matrix' update over its own, in the steps in which there was one."""
-        found = {one: self.series(self.beside(one, "update"), "update_ratio") for one in self.matrices}
-        kept = {one: ratios[np.isfinite(ratios)] for one, ratios in found.items()}
-        return {one: ratios for one, ratios in kept.items() if len(ratios)}
-
-    # ------------------------------------------------------------------ the model's output
-
-    @cached_property
-    def end(self) -> str:
-        """Path of the leaf whose output is the model's; the model itself where none is."""
-        root = self.site("", "output")
-        called = [path for path in self.leaves if path and self.site(path, "output")]
-        found = (path for path in reversed(called) if self.are_equal(self.site(path, "output"), root))
-        return next(found, "")
-
-    @cached_property
-    def num_classes(self) -> int:
-        """The number of classes of a softmax cross-entropy of the model's output; 0 for another.
-
-        The gradient of a cross-entropy sums to 0 over the classes, and so in all.
-        """
-        output, gradient = self.site("", "output"), self.site("", "grad_output")
-        shape = self.shape(output)
-        rms, mean = self.start(gradient, "rms"), self.start(gradient, "mean")
-        if len(shape) < 2 or not rms > 0:
-            return 0
-        classes = shape[-1] if len(shape) < 4 else shape[1]
-        is_balanced = abs(mean) < 1e-2 * rms / math.sqrt(max(classes, 1))
-        return classes if classes > 1 and is_balanced else 0
-
-    @property
-    def end_or_root(self) -> str:
-        """Path of the end, ``.`` for the model itself."""
-        return self.end or "."
+        norms: Floats = np.sqrt(total)
+        return norms
 
 
 def median(values: Iterable[float] | Floats) -> float:
