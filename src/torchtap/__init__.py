@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from torchtap.core.absence import Absence as Absence
     from torchtap.core.errors import (
         CaptureError as CaptureError,
+        CompareError as CompareError,
         EditError as EditError,
         InputError as InputError,
         MissingExtraError as MissingExtraError,
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
     )
     from torchtap.core.record import Key as Key, Record as Record, Sink as Sink
     from torchtap.core.site import Pattern as Pattern, Site as Site
+    from torchtap.diagnosis.comparison.compare import compare as compare
+    from torchtap.diagnosis.comparison.result import Comparison as Comparison
+    from torchtap.diagnosis.origins.locate import locate as locate
+    from torchtap.diagnosis.origins.origin import Origin as Origin
     from torchtap.edits.edit import Edit as Edit, edit as edit
     from torchtap.edits.tensor import edit_tensor as edit_tensor
     from torchtap.explain.attribute import attribute as attribute
@@ -69,6 +74,8 @@ _HOMES = {
     "Absence": "core.absence",
     "CaptureError": "core.errors",
     "Check": "explain.checks.result",
+    "CompareError": "core.errors",
+    "Comparison": "diagnosis.comparison.result",
     "Disk": "runs.store.disk",
     "Edit": "edits.edit",
     "EditError": "core.errors",
@@ -82,6 +89,7 @@ _HOMES = {
     "Memory": "runs.memory",
     "MissingExtraError": "core.errors",
     "Offload": "saved.offload",
+    "Origin": "diagnosis.origins.origin",
     "OffloadError": "core.errors",
     "OverwrittenError": "core.errors",
     "Pattern": "core.site",
@@ -105,6 +113,7 @@ _HOMES = {
     "attribute": "explain.attribute",
     "cam": "explain.cam",
     "codecs": "saved.codecs",
+    "compare": "diagnosis.comparison.compare",
     "edit": "edits.edit",
     "edit_tensor": "edits.tensor",
     "edits": "edits",
@@ -112,6 +121,7 @@ _HOMES = {
     "features": "transfer.features",
     "freeze": "transfer.freeze",
     "graph": "graphs.graph_function",
+    "locate": "diagnosis.origins.locate",
     "mark": "hooks.marks",
     "measure": "stats.measure",
     "merge": "runs.merging.merge",

@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from torchtap.cli.batch import load_batch, parse_shape, random_tensor
-from torchtap.cli.loss import load_loss
+from torchtap.cli.loss_option import load_loss
 from torchtap.cli.model import Unwrapped, load_model, load_weights, parse_args
 from torchtap.core.errors import InputError, MissingExtraError
 

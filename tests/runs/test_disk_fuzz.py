@@ -14,7 +14,7 @@ from recordings import batch, files_of, small_net
 
 import torchtap as tt
 from killed import die, killed_in
-from torchtap.runs.store.doctor import examine
+from torchtap.runs.store.folder_doctor import examine
 
 STATISTICS = ("mean", "l2", "numel", "min", "max", "zeros")
 

@@ -21,7 +21,7 @@ from torch import nn
 import torchtap as tt
 from killed import die, killed_in
 from torchtap.runs.store.attempt import AttemptWriter
-from torchtap.runs.store.doctor import examine
+from torchtap.runs.store.folder_doctor import examine
 
 WHERE = "*:output,grad_output,param,update"
 Train = Callable[[tt.Watch, int, nn.Module, torch.optim.Optimizer], None]

@@ -14,7 +14,7 @@ from recordings import batch, small_net
 from torch import Tensor
 
 import torchtap as tt
-from torchtap.runs.store.doctor import examine
+from torchtap.runs.store.folder_doctor import examine
 
 pytestmark = pytest.mark.slow  # Each starts a process that imports torch.
 

@@ -13,7 +13,7 @@ from bits import content
 import torchtap as tt
 from ranks import run_on_two_ranks
 from torchtap.cli import app as cli
-from torchtap.runs.store.doctor import examine
+from torchtap.runs.store.folder_doctor import examine
 
 _TRAINING = """
 import os, sys, torch, torchtap as tt

@@ -16,7 +16,7 @@ from recordings import batch, files_of, held, record_steps, small_net
 
 import torchtap as tt
 from torchtap.core.errors import RunError
-from torchtap.runs.store.doctor import examine
+from torchtap.runs.store.folder_doctor import examine
 from torchtap.runs.store.index import Index
 from torchtap.runs.store.index_file import read_index, write_index
 from torchtap.runs.store.layout import read_json, write_json

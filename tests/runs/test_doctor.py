@@ -15,9 +15,9 @@ from recordings import batch, files_of, record_steps, small_net
 
 import torchtap as tt
 from torchtap.cli import app as cli
-from torchtap.runs.store.doctor import examine
+from torchtap.runs.store.folder_doctor import examine
 from torchtap.runs.store.layout import read_json, write_json
-from torchtap.runs.store.progress import Progress, ProgressWriter
+from torchtap.runs.store.training_progress import Progress, ProgressWriter
 
 
 def recorded(path: Path) -> Path:

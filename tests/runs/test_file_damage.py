@@ -23,7 +23,7 @@ from torch import nn
 import torchtap as tt
 from torchtap.cli import app as cli
 from torchtap.runs.list_runs import list_file
-from torchtap.runs.single_file.doctor import examine_file
+from torchtap.runs.single_file.file_doctor import examine_file
 
 OLD = Path(__file__).parents[1] / "data" / "run_without_checksums.safetensors"
 """Written by the last torchtap whose files had no checksums: a value of every plain dtype with the

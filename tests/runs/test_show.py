@@ -18,7 +18,7 @@ from torchtap.core.record import RECOMPUTE
 from torchtap.core.site import Site
 from torchtap.runs.run import Meta, Run, list_run
 from torchtap.runs.show import show_listing, show_module_rows
-from torchtap.runs.tables.modules import module_rows
+from torchtap.runs.tables.module_table import module_rows
 from torchtap.stats.sink import Stats
 
 ODD_NAMES = [

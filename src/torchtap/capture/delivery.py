@@ -231,7 +231,7 @@ class SinkDispatch:
     @property
     def emit(self) -> Callable[[Record], None]:
         """Return the function that takes each record: a lone sink's own if it needs no guard."""
-        return self._takers[0].take if self._is_alone_unguarded("take") else self._guard.take
+        return self._takers[0].take if _needs_no_guard(self._takers, "take") else self._guard.take
 
     @property
     def reads_at_once(self) -> bool:
@@ -247,7 +247,7 @@ class SinkDispatch:
     def meter(self) -> Callable[[Site], Meter] | None:
         """Return the maker of meters that hooks may call in place of the sink, if it is alone."""
         make = getattr(self._takers[0], "meter", None) if len(self._takers) == 1 else None
-        if make is None or self._is_alone_unguarded("meter"):
+        if make is None or _needs_no_guard(self._takers, "meter"):
             return make
         return self._guard.meters(self._takers[0], make)
 
@@ -290,9 +290,6 @@ class SinkDispatch:
     def _first(self, part: str) -> Any:
         return next((getattr(sink, part) for sink in self.sinks if hasattr(sink, part)), None)
 
-    def _is_alone_unguarded(self, part: str) -> bool:
-        return len(self._takers) == 1 and part in getattr(self._takers[0], "unguarded", ())
-
     def after_step(self, function: Callable[[int], object]) -> Callable[[], None]:
         """Call a function after the sinks at the end of each step, until the result is called."""
         return self._guard.add(_AfterStep(function))
@@ -312,6 +309,11 @@ class SinkDispatch:
         self._guard.close()
         if raising and self._guard.failure is not None:
             raise self._guard.failure
+
+
+def _needs_no_guard(takers: Sequence[Sink], part: str) -> bool:
+    """Return whether a lone sink may be called at that part without a guard around it."""
+    return len(takers) == 1 and part in getattr(takers[0], "unguarded", ())
 
 
 def _held_steps(sinks: SinkDispatch) -> set[int]:

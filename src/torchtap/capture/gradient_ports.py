@@ -11,6 +11,7 @@ from torch import Tensor
 
 from torchtap.capture.copy_policy import CopyPolicy
 from torchtap.capture.pending_gradient import PendingGradient, add_boundary_gradients
+from torchtap.core.no_grad import BATCHED, why_no_grad
 from torchtap.core.record import FORWARD, Record, new_record
 from torchtap.core.torch_private import (
     adds_to_buffers,
@@ -37,7 +38,6 @@ from torchtap.hooks.graph_edges import (
     input_edges,
 )
 from torchtap.hooks.module_hook import keep_dynamo_out
-from torchtap.hooks.no_grad import BATCHED, why_no_grad
 from torchtap.hooks.site_state import GradHook, SiteState
 from torchtap.hooks.tensor_hooks import TensorHooks
 

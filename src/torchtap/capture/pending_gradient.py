@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from torchtap.core.distributed import is_distributed
+from torchtap.core.no_grad import BATCHED, is_batched
 from torchtap.core.record import FORWARD
 from torchtap.core.torch_private import (
     call_after_backward,
@@ -23,7 +24,6 @@ from torchtap.hooks.graph_edges import (
     Geometry,
 )
 from torchtap.hooks.module_hook import keep_dynamo_out
-from torchtap.hooks.no_grad import BATCHED, is_batched
 from torchtap.hooks.site_state import SiteState
 
 NO_TASK = -1

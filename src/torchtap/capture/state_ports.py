@@ -18,12 +18,12 @@ from torchtap.core.distributed import (
     sharded_parameters,
 )
 from torchtap.core.inference_mode import normal_copy
+from torchtap.core.no_grad import why_no_grad
 from torchtap.core.record import FORWARD, UNVERSIONED, Record
 from torchtap.core.tensors import obstacle
 from torchtap.core.torch_private import current_task
 from torchtap.hooks.backwards import Backwards
 from torchtap.hooks.module_hook import keep_dynamo_out
-from torchtap.hooks.no_grad import why_no_grad
 from torchtap.hooks.param_hooks import SWAPPED, ParamHooks, SeenParams, owns
 from torchtap.hooks.site_state import SiteState, Tap
 

@@ -12,8 +12,9 @@ In the order in which it is read:
   :mod:`~torchtap.cli.script.files` or :mod:`~torchtap.cli.script.folders` saves what was recorded.
 - :mod:`~torchtap.cli.options`, :mod:`~torchtap.cli.parsing`: options that several commands share;
   from words to values.
-- :mod:`~torchtap.cli.model`, :mod:`~torchtap.cli.batch`, :mod:`~torchtap.cli.loss`: the model, its
-  inputs and its loss, from files and names; :mod:`~torchtap.cli.failures` says why one fails.
+- :mod:`~torchtap.cli.model`, :mod:`~torchtap.cli.batch`, :mod:`~torchtap.cli.loss_option`: the
+  model, its inputs and its loss, from files and names;
+  :mod:`~torchtap.cli.failures` says why one fails.
 - :mod:`~torchtap.cli.raised`: tracebacks without the calls that lead into the user's code.
 - :mod:`~torchtap.cli.output`: what is printed. :mod:`~torchtap.cli.demo`: the sheet of
   ``torchtap demo``.

@@ -115,7 +115,7 @@ def show(
     limit = None if every else 40
     if modules:
         from torchtap.runs.show import show_module_rows
-        from torchtap.runs.tables.modules import module_rows
+        from torchtap.runs.tables.module_table import module_rows
 
         rows = module_rows(table)
         page = show_module_rows(rows, limit=limit)

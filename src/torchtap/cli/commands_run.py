@@ -62,7 +62,7 @@ def demo(out: str, as_json: bool) -> None:
         from torchtap.cli.demo import SITES, run_demo
         from torchtap.cli.demo_sheet import explain_demo
         from torchtap.plot.maps import feature_maps_overview
-        from torchtap.runs.tables.modules import module_rows
+        from torchtap.runs.tables.module_table import module_rows
         from torchtap.show.report_file import report
 
         found = run_demo()
@@ -224,15 +224,14 @@ def summary(model: str, depth: int | None, saved: bool, as_json: bool, **options
     """Shapes, parameters, mult-adds and activation bytes of MODEL."""
     found: Any
     with Progress("running the model"):
-        from torchtap.saved.report import saved_report
-        from torchtap.studies.summary import summary as summarize
+        import torchtap as tt
 
         built, batch = model_and_batch(model, options)
         with explained(model, built, batch, options):
             if saved:
-                found = saved_report(built, *batch.args, depth=depth, **batch.kwargs)
+                found = tt.saved_report(built, *batch.args, depth=depth, **batch.kwargs)
             else:
-                found = summarize(built, *batch.args, depth=depth, **batch.kwargs)
+                found = tt.summary(built, *batch.args, depth=depth, **batch.kwargs)
     if as_json:
         print_json(found.as_dict())
         return
@@ -285,7 +284,7 @@ def graph(
 
 
 def _graph_of(source: str, options: dict[str, Any], *, autograd: bool) -> Any:
-    from torchtap.cli.loss import load_loss
+    from torchtap.cli.loss_option import load_loss
     from torchtap.graphs.graph_function import graph as graph_of
 
     if is_run(source):

@@ -130,8 +130,8 @@ def doctor(path: str, as_json: bool) -> int:
     A run whose process was killed is whole if all that it committed is there.
     """
     from torchtap.cli.parsing import existing_run
-    from torchtap.runs.single_file.doctor import FileDiagnosis, examine_file
-    from torchtap.runs.store.doctor import Diagnosis, examine
+    from torchtap.runs.single_file.file_doctor import FileDiagnosis, examine_file
+    from torchtap.runs.store.folder_doctor import Diagnosis, examine
 
     with Progress("comparing checksums"):
         run = existing_run(path)

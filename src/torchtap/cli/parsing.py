@@ -103,7 +103,7 @@ def record_model(
     import torch
 
     from torchtap.capture.watch import watch
-    from torchtap.cli.loss import load_loss
+    from torchtap.cli.loss_option import load_loss
 
     loss = None if options["loss"] is None else load_loss(options["loss"])
     model, batch = model_and_batch(target, options)

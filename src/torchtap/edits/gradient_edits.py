@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from torchtap.core.errors import EditError
+from torchtap.core.no_grad import BATCHED, is_batched, why_no_grad
 from torchtap.core.record import FORWARD, UNVERSIONED, Record, new_record
 from torchtap.core.torch_private import current_task
 from torchtap.core.tree import leaves
@@ -21,7 +22,6 @@ from torchtap.hooks.followed_views import FollowedViews, ViewState, can_be_follo
 from torchtap.hooks.graph_edges import EDITED, Geometry
 from torchtap.hooks.hook_order import put_gradient
 from torchtap.hooks.module_hook import keep_dynamo_out
-from torchtap.hooks.no_grad import BATCHED, is_batched, why_no_grad
 from torchtap.hooks.site_state import EditGradHook, GradHook, SiteState
 from torchtap.hooks.tensor_hooks import TensorHooks
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from torchtap.core.batch_rows import has_rows
 from torchtap.core.errors import InputError
 from torchtap.core.site import Site
 from torchtap.core.tensors import kind_of
@@ -18,7 +19,6 @@ from torchtap.explain.same_scores import REJECTIONS
 from torchtap.explain.site_probe import SiteProbe, Visit, plan_of
 from torchtap.explain.subject import Subject
 from torchtap.explain.target import UNBATCHED, Target
-from torchtap.studies.sweep_rows import has_rows
 
 Run = Callable[[Tensor, int], Tensor]
 

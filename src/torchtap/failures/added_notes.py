@@ -10,13 +10,14 @@ from collections.abc import Iterator
 from torch import nn
 
 from torchtap.core.errors import TorchtapError
+from torchtap.core.source_files import is_of_library, shown_file
 from torchtap.core.text import clean, wrap
 from torchtap.core.torch_private import without_torch_functions
 from torchtap.failures.call_numbers import call_number
 from torchtap.failures.catalogue import SITUATIONS
 from torchtap.failures.failure import Explanation, Failure, place_of
 from torchtap.failures.message_patterns import KnownMessage, is_from_torch, recognise
-from torchtap.failures.traceback_frame import forget, is_of_library, shown_file
+from torchtap.failures.traceback_frame import forget
 
 HEAD = "torchtap:"
 """How every note of ours begins."""

@@ -9,11 +9,12 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
+from torchtap.core.source_files import shown_file
 from torchtap.failures.graph_reading import Node, nodes_of
 from torchtap.failures.module_names import Names
 from torchtap.failures.operands import Operand, Origin, operands_of, origin_of, shape_text
 from torchtap.failures.parsed_source import written
-from torchtap.failures.traceback_frame import MISSING, TracebackFrame, frames_of, shown_file
+from torchtap.failures.traceback_frame import MISSING, TracebackFrame, frames_of
 
 UNNAMED = "<tensor>"
 """Stands for the name of a tensor that has none, or whose name is not known."""

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
+from torchtap.core.source_files import is_of_library, shown_file
 from torchtap.failures.failure import Failure
 from torchtap.failures.parsed_source import function_tree, source_tree, written
-from torchtap.failures.traceback_frame import is_of_library, shown_file
 
 _METHODS = {
     "detach": "Take the .detach() away: it returns a tensor without a graph.",

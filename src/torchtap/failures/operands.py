@@ -11,13 +11,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from torchtap.core.source_files import shown_file
 from torchtap.core.text import typed
 from torchtap.core.torch_private import is_of_transform, num_dispatch_modes
 from torchtap.failures.assignments import Assignment, assignments_of
 from torchtap.failures.graph_reading import place_of_node
 from torchtap.failures.module_names import Names
 from torchtap.failures.parsed_source import written
-from torchtap.failures.traceback_frame import MISSING, TracebackFrame, shown_file
+from torchtap.failures.traceback_frame import MISSING, TracebackFrame
 
 _MOST_CHARACTERS = 60
 _DTYPES = {

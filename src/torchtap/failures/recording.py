@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from torchtap.core.source_files import is_of_library
 from torchtap.core.torch_private import run_uncompiled, without_torch_functions
-from torchtap.failures.traceback_frame import is_of_library
 
 _MOST_STORAGES = 10_000
 _MOST_WRITES = 8

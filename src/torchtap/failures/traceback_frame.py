@@ -9,27 +9,26 @@ from __future__ import annotations
 import ast
 import builtins
 import inspect
-import linecache
 import opcode
 import os
 import re
-import sys
-import sysconfig
 from collections.abc import Iterator
 from functools import cached_property
-from pathlib import Path
 from types import CodeType, FrameType, TracebackType
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
+from torchtap.core.source_files import (
+    OURS,
+    TORCH,
+    is_of_library,
+    is_of_standard,
+    line_text,
+    shown_file,
+)
 from torchtap.failures.parsed_source import expression_at, function_tree, lambda_at, written
 
-_TORCH = os.path.dirname(torch.__file__) + os.sep
-_OURS = str(Path(__file__).parents[1]) + os.sep
-_STANDARD = sysconfig.get_paths()["stdlib"] + os.sep
-_PACKAGES = ("site-packages", "dist-packages")
 _STATE = ("_parameters", "_buffers", "_modules")
 _DISPATCH = "handle_torch_function"
 _HISTORY = re.compile(r"_+|_i+|_i?\d+|_[iod]h")
@@ -64,8 +63,8 @@ class TracebackFrame:
         self.file = self.code.co_filename
         self.line = trace.tb_lineno
         self._instruction = at = trace.tb_lasti
-        self.is_torch = self.file.startswith(_TORCH)
-        below = self.file.removeprefix(_TORCH) if self.is_torch else ""
+        self.is_torch = self.file.startswith(TORCH)
+        below = self.file.removeprefix(TORCH) if self.is_torch else ""
         is_started = self.is_torch and self.code.co_name in ("backward", "__deepcopy__")
         self.is_inner = below.startswith("_") and not below.startswith("_tensor.py")
         self.is_engine = below.startswith("autograd/") or is_started
@@ -77,13 +76,12 @@ class TracebackFrame:
     @property
     def is_standard(self) -> bool:
         """Return whether it runs code of Python's own library."""
-        is_package = any(f"{os.sep}{name}{os.sep}" in self.file for name in _PACKAGES)
-        return self.file.startswith((_STANDARD, "<frozen")) and not is_package
+        return is_of_standard(self.file)
 
     @property
     def is_our_hook(self) -> bool:
         """Return whether it runs a hook of torchtap."""
-        return self.file.startswith(os.path.join(_OURS, "hooks"))
+        return self.file.startswith(os.path.join(OURS, "hooks"))
 
     @property
     def owner(self) -> Any:
@@ -100,7 +98,7 @@ class TracebackFrame:
     @property
     def text(self) -> str:
         """The line of source; empty where there is none."""
-        return linecache.getline(self.file, self.line, self.frame.f_globals).strip()
+        return line_text(self.file, self.line, self.frame)
 
     @cached_property
     def names(self) -> dict[str, Any]:
@@ -166,13 +164,6 @@ def line_of(node: ast.AST, file: str) -> str:
     return f"{shown_file(file)}:{line}: {written(node, file)}"
 
 
-def is_of_library(file: str) -> bool:
-    """Return whether code is of PyTorch, torchtap, the standard library or an installed package."""
-    if file.startswith((_TORCH, _OURS, _STANDARD, "<frozen")):
-        return True
-    return any(f"{os.sep}{name}{os.sep}" in file for name in _PACKAGES)
-
-
 def _item_of(value: Any, key: Any) -> Any:
     if isinstance(value, nn.Sequential | nn.ModuleList) and type(key) is int:
         value = list(value._modules.values())
@@ -194,7 +185,7 @@ def frames_of(error: BaseException) -> tuple[TracebackFrame, ...]:
     trace = error.__traceback__
     while trace is not None:
         code = trace.tb_frame.f_code
-        if not code.co_filename.startswith(_OURS) and code.co_name != _DISPATCH:
+        if not code.co_filename.startswith(OURS) and code.co_name != _DISPATCH:
             frames.append(TracebackFrame(trace, len(frames)))
         trace = trace.tb_next
     return tuple(frames)
@@ -214,22 +205,3 @@ def forget(error: BaseException) -> None:
         if is_copy and not {"locals", "vars", "dir", "eval", "exec"} & set(code.co_names):
             held.clear()
         trace = trace.tb_next
-
-
-def shown_file(file: str) -> str:
-    """A file as it is named in a note: below the current folder, or below those of packages.
-
-    A cell of a notebook is named as IPython names it: ``Cell In[3]``.
-    """
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    cell = None if shell is None else shell.compile.format_code_name(file)
-    if cell:
-        return " ".join(cell)
-    for name in _PACKAGES:
-        _, found, below = file.rpartition(f"{os.sep}{name}{os.sep}")
-        if found:
-            return below
-    try:
-        return str(Path(file).relative_to(Path.cwd()))
-    except (ValueError, OSError):
-        return file

@@ -10,13 +10,14 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
+from torchtap.core.source_files import shown_file
 from torchtap.core.user_functions import code_of
 from torchtap.failures.assignments import runs_before
 from torchtap.failures.graph_reading import Node, operation, place_of_node, shares_memory
 from torchtap.failures.module_names import Names
 from torchtap.failures.parsed_source import source_tree
 from torchtap.failures.recording import WriteAt, recorded_writes
-from torchtap.failures.traceback_frame import TracebackFrame, line_of, shown_file
+from torchtap.failures.traceback_frame import TracebackFrame, line_of
 
 _OPERATORS = {
     ast.Add: "Add",

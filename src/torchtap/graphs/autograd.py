@@ -14,6 +14,8 @@ from torch.nn.parameter import is_lazy
 
 from torchtap.core import torch_messages, torch_nodes
 from torchtap.core.modules import modules_of
+from torchtap.core.no_grad import why_no_grad
+from torchtap.core.storages import blocks_of
 from torchtap.core.torch_messages import says
 from torchtap.core.torch_private import (
     checkpoint_inputs,
@@ -49,9 +51,7 @@ from torchtap.graphs.nodes import (
     TensorType,
 )
 from torchtap.hooks.graph_edges import edge_of, is_copy_slices, num_casts
-from torchtap.hooks.no_grad import why_no_grad
 from torchtap.hooks.saved_slots import SavedSlots, holds_any, unpacking_hook
-from torchtap.saved.storages import blocks_of
 
 ShowHooks = Callable[[Any], tuple[list[Any], list[Any]]]
 MOST_NODES = 30_000

@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from types import FrameType
 from typing import Any
 
 import torch
@@ -28,6 +29,7 @@ from torchtap.core.torch_private import (
 Pack = Callable[[Tensor], Any]
 Unpack = Callable[[Any], Tensor]
 Pair = tuple[Pack, Unpack]
+_CHECKPOINT_FILE = torch.utils.checkpoint.__file__
 Guarded = tuple[Tensor, int]
 """An alias of a saved tensor, and the version at which it was saved."""
 
@@ -139,3 +141,17 @@ def overwritten(tensor: Tensor, size: Sequence[int], expected: int) -> RuntimeEr
         f"version {expected} instead. Hint: enable anomaly detection to find the operation that "
         f"failed to compute its gradient, with torch.autograd.set_detect_anomaly(True)."
     )
+
+
+def is_for_checkpoint() -> bool:
+    """Return whether an activation checkpoint saves the tensor: its file is a few frames up.
+
+    Between are the functions of ours that autograd called, and ``Function.apply``. Code inside a
+    checkpoint never gets here: it has hooks of its own on top, or is in a backward.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    for _ in range(8):
+        if frame is not None and frame.f_code.co_filename == _CHECKPOINT_FILE:
+            return True
+        frame = None if frame is None else frame.f_back
+    return False

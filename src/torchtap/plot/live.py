@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from torchtap.core.closable import Closable
 from torchtap.core.errors import CaptureError, InputError
@@ -18,7 +18,6 @@ from torchtap.plot.over_steps import series
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from torchtap.capture.watch import Watch
     from torchtap.runs.run import Run
     from torchtap.runs.select import Where
 
@@ -26,6 +25,17 @@ _PAUSE = 0.5
 """Seconds between two pictures, at least."""
 _SHARE = 0.1
 """Share of the time that drawing may take."""
+
+
+class Followed(Protocol):
+    """The parts of a watch that a live figure needs."""
+
+    @property
+    def run(self) -> Run:
+        """The run that is drawn."""
+
+    def after_step(self, function: Callable[[int], object]) -> Callable[[], None]:
+        """Call a function at the end of each step, until the result is called."""
 
 
 class Live(Closable):
@@ -37,7 +47,7 @@ class Live(Closable):
         failure: why the last one could not be drawn; ``None`` where it could.
     """
 
-    def __init__(self, watch: Watch, draw: Callable[[Run], Figure]) -> None:
+    def __init__(self, watch: Followed, draw: Callable[[Run], Figure]) -> None:
         self._run, self._draw = watch.run, draw
         self._handle: Any = None
         self._next = 0.0
@@ -102,7 +112,7 @@ class _NoPicture(Printed):
 
 
 def live(
-    watch: Watch,
+    watch: Followed,
     where: Where = "*",
     name: str = "std",
     *,
@@ -140,14 +150,17 @@ def live(
         >>> figure.num_drawn  # There is no notebook here.
         0
     """
-    from torchtap.capture.watch import Watch
-
-    if not isinstance(watch, Watch):
+    if not _is_followed(watch):
         raise InputError(
             f"tt.plot.live got a {type(watch).__name__}; expected a watch, as of tt.watch(...)."
         )
     figure_class()
     return Live(watch, partial(series, where=where, name=name) if draw is None else draw)
+
+
+def _is_followed(watch: object) -> bool:
+    """Return whether a value is a watch. Its class is asked: reading ``run`` may raise."""
+    return all(hasattr(type(watch), part) for part in ("run", "after_step"))
 
 
 def _is_notebook() -> bool:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from torchtap.core.absence import Absence
 from torchtap.core.errors import InputError, RunError, SiteError
 from torchtap.core.record import EVAL, FORWARD, PHASES, Record, steps_there
 from torchtap.core.site import Site
@@ -87,11 +86,9 @@ class Contents:
         in_order = [site for site in dict.fromkeys(self.source.expected) if site in known]
         known = {**dict.fromkeys(in_order), **known}
         meta = self.meta
-        return Selection(known, meta.modules, meta.aliases, self.absent, watched=meta.where)
-
-    def absent(self) -> Sequence[Absence]:
-        """Return what was selected and not seen, up to now."""
-        return self.source.absent
+        return Selection(
+            known, meta.modules, meta.aliases, lambda: self.source.absent, watched=meta.where
+        )
 
     @property
     def sites(self) -> Sequence[Site]:
@@ -144,12 +141,12 @@ class Contents:
     ) -> Record:
         """See :meth:`Run.record <torchtap.runs.run.Run.record>`."""
         site = self.resolve(site)
-        self._refuse_measured(site)
         found = self.index.filter_places(self.index.places_of(site), phase)
         for name, wanted in (("step", step), ("call", call), ("backward", backward)):
             if wanted is not None:
                 found = found[self.index.column_at(name, found) == wanted]
         if not len(found):
+            self._refuse_measured(site)
             raise SiteError(self.index.no_record_message(site, step, call, backward, phase))
         # Of several backwards the one that came last.
         steps, calls = self.index.column_at("step", found), self.index.column_at("call", found)

@@ -21,7 +21,7 @@ def list_contents(held: Contents) -> Listing:
     ]
     on_disk = held.kept.kept.entries
     index = _index_of(held) if on_disk is None else on_disk
-    return listing_of(index, held.meta, held.absent(), measured, len(series.steps))
+    return listing_of(index, held.meta, held.source.absent, measured, len(series.steps))
 
 
 def _index_of(held: Contents) -> Index:

@@ -22,7 +22,7 @@ from torchtap.core.text import (
 
 if TYPE_CHECKING:
     from torchtap.runs.listing import Listing, SiteEntry
-    from torchtap.runs.tables.modules import ModuleRow
+    from torchtap.runs.tables.module_table import ModuleRow
     from torchtap.stats.statistics import Statistics
 
 

@@ -19,14 +19,14 @@ from torchtap.core.plan import make_plan
 from torchtap.core.site import Pattern
 from torchtap.core.text import plural
 from torchtap.hooks.module_hook import keep_dynamo_out
-from torchtap.hooks.saved_pairs import make_pair
+from torchtap.hooks.saved_pairs import is_for_checkpoint, make_pair
 from torchtap.hooks.scope import ModuleScope
+from torchtap.saved.buffer_storages import Buffers
 from torchtap.saved.gradient_check import Gradients, check_proof, compare_gradients
 from torchtap.saved.offload_engine import OffloadEngine
 from torchtap.saved.offload_notes import never_called, notes_of, why_nothing
 from torchtap.saved.offload_report import OffloadReport
 from torchtap.saved.parse_tiers import To, is_number, make_tiers
-from torchtap.saved.storages import Buffers, is_for_checkpoint
 from torchtap.saved.suspend import open_scopes
 
 OnFull = Literal["wait", "keep", "raise"]

@@ -18,7 +18,7 @@ from torchtap.core.tensors import storage_id
 from torchtap.hooks.graph_edges import num_casts
 from torchtap.hooks.saved_pairs import Guarded, checked, guarded
 from torchtap.hooks.scope import ModuleScope
-from torchtap.saved.storages import Buffers
+from torchtap.saved.buffer_storages import Buffers
 from torchtap.saved.tensor_layout import layout_of
 
 

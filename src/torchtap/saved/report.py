@@ -22,12 +22,12 @@ from torchtap.core.outline import outline
 from torchtap.core.preserved import preserved
 from torchtap.core.printed_page import BLANK, Grid, Line, Page, Printed
 from torchtap.core.shape_arguments import noticing_shapes
+from torchtap.core.storages import covered
 from torchtap.core.text import NONE, count, plural, size
 from torchtap.core.torch_messages import NO_SAVED_HOOKS, says
 from torchtap.core.torch_private import may_push_saved_hooks
 from torchtap.core.tree import argument_leaves
 from torchtap.saved.saved_meter import EagerModules, ModelWithLoss, SavedMeter, path_in_model
-from torchtap.saved.storages import covered
 from torchtap.saved.totals import ModuleTotal, SavedTotals
 
 

@@ -15,10 +15,11 @@ from torchtap.capture.saved_port import BUFFER, CAST, DUPLICATE, PARAMETER, Coun
 from torchtap.core.plan import make_plan
 from torchtap.core.record import Record
 from torchtap.core.site import Pattern
+from torchtap.core.storages import blocks_of
 from torchtap.hooks.graph_edges import num_casts
-from torchtap.hooks.saved_pairs import checked, guarded, make_pair
+from torchtap.hooks.saved_pairs import checked, guarded, is_for_checkpoint, make_pair
 from torchtap.hooks.scope import ModuleScope
-from torchtap.saved.storages import Buffers, blocks_of, is_for_checkpoint
+from torchtap.saved.buffer_storages import Buffers
 
 
 class ModelWithLoss(nn.Module):

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from torch import Tensor
 
 from torchtap.capture.saved_port import BUFFER, DUPLICATE, PARAMETER, Counted
-from torchtap.saved.storages import blocks_of, spans_of
+from torchtap.core.storages import blocks_of, spans_of
 
 
 class ModuleTotal:

@@ -184,7 +184,7 @@ class Stats:
             self._closed = step
             self._close_states()
             self._clock.step = step + 1
-            self._read(self._tables.read_when_due())
+            _add_steps(self.series, self._tables.read_when_due())
 
     def close(self) -> None:
         """Bring the series up to date: nothing more will come."""
@@ -213,7 +213,7 @@ class Stats:
         if not self._clock.lock.acquire(timeout=PATIENCE):
             return None
         try:
-            self._read(self._tables.read_what_is_here())
+            _add_steps(self.series, self._tables.read_what_is_here())
         finally:
             self._clock.lock.release()
         return self.series
@@ -226,7 +226,7 @@ class Stats:
             self._take_tables()
             if self._is_read:
                 return
-            self._read(self._tables.read())
+            _add_steps(self.series, self._tables.read())
             self._close_states()
             self._is_read = True
             for meter in self._meters.values():
@@ -340,23 +340,24 @@ class Stats:
             start_again()
             raise
 
-    def _read(self, steps: Iterable[tuple[int, Taken]]) -> None:
-        """Bring steps that were taken into the series."""
-        for step, (places, rows, parts) in steps:
-            if rows[:, NUM_TENSORS].any():
-                ordered = blank_rows(len(self.series.measured))
-                ordered[places] = rows
-                self.series.add_step(step, ordered, parts)
-
     def _close_states(self) -> None:
         """Have the series merge the further statistics of closed steps."""
         if self._statistics:
-            self._read(self._tables.read())
+            _add_steps(self.series, self._tables.read())
             self.series.recent.close_states(self._closed)
 
     def __repr__(self) -> str:
         sites, steps = len(self.series.sites), len(self.series.steps)
         return f"<Stats of {sites} sites, {steps} steps>"
+
+
+def _add_steps(series: Series, steps: Iterable[tuple[int, Taken]]) -> None:
+    """Bring steps that were taken into the series."""
+    for step, (places, rows, parts) in steps:
+        if rows[:, NUM_TENSORS].any():
+            ordered = blank_rows(len(series.measured))
+            ordered[places] = rows
+            series.add_step(step, ordered, parts)
 
 
 def _check(sample_mean: Sequence[str], keep: int) -> None:

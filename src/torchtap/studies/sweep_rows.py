@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchtap.core.batch_rows import has_rows, other_rows
 from torchtap.core.rebuild import replace
 from torchtap.core.record import Record
 from torchtap.core.user_functions import Function, name_of, takes_record
@@ -38,20 +39,6 @@ class RowsEdit:
 
 class MixedRowsError(Exception):
     """Dimension 0 is not that of samples."""
-
-
-def has_rows(tensor: Tensor, num: int) -> bool:
-    """Return whether dimension 0 may count so many rows."""
-    return tensor.dim() > 0 and len(tensor) == num
-
-
-def other_rows(tensor: Tensor, num: int) -> Tensor:
-    """The first rows are others: turned round, and if they are no indices or flags, moved."""
-    own = tensor[:num]
-    other = own.flip(tuple(range(own.dim())))
-    if tensor.is_floating_point() or tensor.is_complex():
-        other = 2 * other + 1
-    return torch.cat([other, tensor[num:]])
 
 
 def other_rows_edit(num: int) -> Function:

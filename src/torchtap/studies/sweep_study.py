@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchtap.core.batch_rows import other_rows
 from torchtap.core.errors import EditError, InputError
 from torchtap.core.modules import Where, modules_of
 from torchtap.core.plan import Plan, make_plan
@@ -27,7 +28,6 @@ from torchtap.hooks.guards import HookGuards
 from torchtap.studies.sweep_rows import (
     MixedRowsError,
     RowsEdit,
-    other_rows,
     other_rows_edit,
     rows_of,
 )

@@ -24,7 +24,7 @@ from torchtap.capture.training.optimizer_cycle import ModelState, OptimizerCycle
 from torchtap.capture.training.process_hooks import ProcessHooks
 from torchtap.capture.training.scalers import Scalers
 from torchtap.capture.training.trained_model import TrainedModel
-from torchtap.capture.training.watched_models import Keeper, Measured, WatchedModels
+from torchtap.capture.training.watched_models import Destination, Measured, WatchedModels
 from torchtap.capture.watch import Watch, watch
 from torchtap.core.blame import is_own_fault, own_fault
 from torchtap.core.modules import unwrapped
@@ -82,7 +82,7 @@ class Stepping:
         where: what to watch of each model.
         every: record every so many steps.
         backwards: end a step after so many backwards, instead of by the optimizers.
-        keeper: gives the sinks of each model; by default ``tt.Stats``.
+        destination: gives the sinks of each model; by default ``tt.Stats``.
         ended: called after each step.
         faulty: called with what went wrong, at once: a training may take days.
 
@@ -97,13 +97,13 @@ class Stepping:
         *,
         every: int = 1,
         backwards: int | None = None,
-        keeper: Keeper | None = None,
+        destination: Destination | None = None,
         ended: Callable[[], None] = lambda: None,
         faulty: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._where = list(where)
         self._every = every
-        self._keeper: Keeper = Measured() if keeper is None else keeper
+        self._destination: Destination = Measured() if destination is None else destination
         self._ended = ended
         self._guard = Guard(self.abandon, faulty)
         self._hooks = ProcessHooks()
@@ -111,7 +111,7 @@ class Stepping:
         self._optimizers = KnownOptimizers(self._cycle)
         counts = backwards is not None
         self._watched = WatchedModels(
-            self._open_watch, self._keeper, self._cycle, self._entered, counts_backwards=counts
+            self._open_watch, self._destination, self._cycle, self._entered, counts_backwards=counts
         )
         self._scalers = Scalers()
         self._search = ModelSearch()
@@ -198,7 +198,7 @@ class Stepping:
 
     def _open_watch(self, root: nn.Module, model: TrainedModel) -> Watch | None:
         try:
-            opened = watch(root, self._where, to=self._keeper.sinks(model), every=self._every)
+            opened = watch(root, self._where, to=self._destination.sinks(model), every=self._every)
         except Exception as error:  # noqa: BLE001 - told at the end; the training goes on
             self._guard.note(error)
             return None

@@ -20,8 +20,8 @@ MOST_MODELS = 16
 """A search over settings may train hundreds of models, one after the other."""
 
 
-class Keeper(Protocol):
-    """Keeps what is recorded of each model."""
+class Destination(Protocol):
+    """Takes what is recorded of each model of a program."""
 
     def sinks(self, model: TrainedModel) -> list[Sink]:
         """Return the sinks of a model that is to be watched."""
@@ -53,7 +53,7 @@ class WatchedModels:
 
     Args:
         open_watch: opens the watch of a model; returns ``None`` if it cannot be watched.
-        keeper: keeps what is recorded.
+        destination: takes what is recorded.
         cycle: follows the training of those that are watched.
         entered: called with each forward of a model.
         counts_backwards: whether backwards end the steps, instead of the optimizers.
@@ -66,7 +66,7 @@ class WatchedModels:
     def __init__(
         self,
         open_watch: Callable[[nn.Module, TrainedModel], Watch | None],
-        keeper: Keeper,
+        destination: Destination,
         cycle: OptimizerCycle,
         entered: Entered,
         *,
@@ -75,7 +75,7 @@ class WatchedModels:
         self.models: list[TrainedModel] = []
         self.num_left_out = 0
         self._open_watch = open_watch
-        self._keeper = keeper
+        self._destination = destination
         self._cycle = cycle
         self._entered = entered
         self._counts_backwards = counts_backwards
@@ -120,7 +120,7 @@ class WatchedModels:
     def begin(self, model: TrainedModel) -> None:
         """The training of a model goes on; at its first forward, or step, it begins."""
         if not model.has_trained:
-            number = self._keeper.begin(model)
+            number = self._destination.begin(model)
             if number:
                 assert model.watch is not None
                 model.watch.step(number)
@@ -135,7 +135,7 @@ class WatchedModels:
             for optimizer in model.state.optimizers:
                 optimizer.models.remove(model.state)
             model.close()
-            self._keeper.drop(model)
+            self._destination.drop(model)
 
 
 def _variable_of(models: Sequence[nn.Module]) -> str:

@@ -35,7 +35,7 @@ class ScriptFiles:
         self._target = target.with_name(f"{target.stem}{ending}{target.suffix}")
         self._cadence = Cadence()
 
-    # ------------------------------------------------------------------ as a keeper
+    # ------------------------------------------------------------------ as a destination
 
     def sinks(self, model: TrainedModel) -> list[Sink]:
         """Statistics in memory; means over samples would take a copy of each output."""

@@ -63,7 +63,7 @@ class ScriptFolders:
         self._known: list[TrainedModel] = []
         self._cadence = Cadence()
 
-    # ------------------------------------------------------------------ as a keeper
+    # ------------------------------------------------------------------ as a destination
 
     def sinks(self, model: TrainedModel) -> list[Sink]:
         """Statistics in memory and in a folder that is made when the training begins."""

@@ -89,11 +89,11 @@ class Watching:
         self._rank = launched_rank()
         self._launch = launch
         self._process = os.getpid()
-        self._keeper: ScriptFiles | ScriptFolders
+        self._destination: ScriptFiles | ScriptFolders
         if isinstance(launch.to, Path):
-            self._keeper = ScriptFiles(launch.to, rank=self._rank)
+            self._destination = ScriptFiles(launch.to, rank=self._rank)
         else:
-            self._keeper = ScriptFolders(launch.to, rank=self._rank)
+            self._destination = ScriptFolders(launch.to, rank=self._rank)
         self._stepping: Stepping | None = None
         self._failure = ""
         self._how_ended = ""
@@ -123,7 +123,7 @@ class Watching:
                 launch.where,
                 every=launch.every,
                 backwards=launch.backwards,
-                keeper=self._keeper,
+                destination=self._destination,
                 ended=self._step_ended,
                 faulty=self._tell_fault,
             )
@@ -135,7 +135,7 @@ class Watching:
     def _step_ended(self) -> None:
         assert self._stepping is not None
         if os.getpid() == self._process:
-            self._keeper.save_now_and_then(self._stepping.models)
+            self._destination.save_now_and_then(self._stepping.models)
 
     def _tell_fault(self, text: str) -> None:
         if not self._has_ended and not self._rank and os.getpid() == self._process:
@@ -156,7 +156,7 @@ class Watching:
         if self._stepping is not None:
             try:
                 self._stepping.detach()
-                self._keeper.save(self._stepping.models)
+                self._destination.save(self._stepping.models)
             except Exception as error:  # noqa: BLE001 - told in the line at the end
                 self._failure = _said(error)
 
@@ -176,15 +176,15 @@ class Watching:
     @property
     def is_sound(self) -> bool:
         """Return whether something was recorded, and nothing of ours went wrong; once finished."""
-        return bool(self._keeper.written) and not self._notes() and not self._why_nothing()
+        return bool(self._destination.written) and not self._notes() and not self._why_nothing()
 
     def _notes(self) -> list[str]:
         """Return what went wrong."""
-        found = [note for note in (self._failure, self._keeper.failure) if note]
+        found = [note for note in (self._failure, self._destination.failure) if note]
         return found + ([] if self._stepping is None else self._stepping.faults)
 
     def _summary(self) -> str:
-        written = [f"{_shown(path)}: {text}" for path, text in self._keeper.written.items()]
+        written = [f"{_shown(path)}: {text}" for path, text in self._destination.written.items()]
         notes = self._notes()
         why = self._why_nothing()
         stepping = self._stepping
@@ -200,7 +200,7 @@ class Watching:
         if stepping is None:
             return "" if self._failure else self._ended("the script did not import torch")
         trained = [one for one in stepping.models if one.has_trained and one.watch is not None]
-        if self._keeper.written:
+        if self._destination.written:
             empty = [why_empty(model) for model in trained]
             return "; ".join(empty) if all(empty) else ""
         if self._notes():

@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-import torch
 from torch import Tensor
 
-from torchtap.core.torch_nodes import (
-    CHECKPOINT,
-    CLAMPS,
-    COMPILED,
-    COPY_SLICES,
-    HARDTANH,
-    RELU,
-    SOFT_RECTIFIERS,
-    THRESHOLD,
-    family,
-)
+from torchtap.core.rectifier_nodes import is_rectifier, judge_rectifier
 from torchtap.edits.catalogue.ready import Ready, expect
 from torchtap.edits.edit_engine import EditEngine, WantsCall
 from torchtap.edits.node_edits import NodeEdit
@@ -38,7 +27,7 @@ class GuidedRelu(Ready):
         super().__init__("guided_relu", {"others": None if others == "refuse" else others}, _flow)
         self._nodes = NodeEdit(
             lambda gradient: gradient.clamp(min=0),
-            judge_rectifier if others == "refuse" else _lenient,
+            judge_rectifier if others == "refuse" else is_rectifier,
         )
 
     def editor(self, plan: Plan, change: CheckedEdit, *, wants_call: WantsCall) -> OneEdit:
@@ -76,44 +65,3 @@ def guided_relu(*, others: Literal["refuse", "leave"] = "refuse") -> GuidedRelu:
 
 def _flow(tensor: Tensor, record: Record) -> Tensor:
     return tensor
-
-
-_OPAQUE = {
-    COMPILED: "a compiled graph, which hides its nodes; run the model eagerly",
-    CHECKPOINT: ("a reentrant checkpoint, which hides its nodes; use use_reentrant=False"),
-    COPY_SLICES: (
-        "an in-place operation on a view, which hides what it computed; give the rectifier "
-        "inplace=False"
-    ),
-}
-
-
-def judge_rectifier(node: Any) -> bool | str:
-    """Return whether a node is that of a rectifier; a text says why that is not known."""
-    kind = COPY_SLICES if node.name() == COPY_SLICES else type(node).__name__
-    if kind in _OPAQUE:
-        return _OPAQUE[kind]
-    name = SOFT_RECTIFIERS.get(family(kind))
-    if name is not None:
-        return f"{name}, which lets negative values through: guided ReLU has no meaning"
-    if isinstance(node, torch.autograd.function.BackwardCFunction):
-        return f"{kind}, a function of the model's own, of which nothing is known"
-    return _lenient(node)
-
-
-def _lenient(node: Any) -> bool:
-    kind = family(type(node).__name__)
-    if kind == RELU:
-        return True
-    if kind == THRESHOLD:
-        return bool(node._saved_threshold >= 0)
-    if kind == HARDTANH:
-        return bool(node._saved_min_val >= 0)
-    return kind in CLAMPS and _is_rectifying(node._saved_min)
-
-
-def _is_rectifying(limit: float | Tensor | None) -> bool:
-    """Return whether a lower limit lets nothing negative through."""
-    if isinstance(limit, Tensor):
-        return limit.numel() > 0 and bool((limit >= 0).all())
-    return limit is not None and limit >= 0

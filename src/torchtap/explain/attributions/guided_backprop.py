@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 
 from torchtap.core.errors import InputError
-from torchtap.edits.catalogue.rectifiers import judge_rectifier
+from torchtap.core.rectifier_nodes import judge_rectifier
 from torchtap.explain.attributions.attribution_result import AttributionResult, wide
 from torchtap.explain.attributions.operations import Operations, nodes_between
 from torchtap.explain.attributions.rectifier_lookalikes import RECORDED, why_like_rectifier

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchtap.core.batch_rows import other_rows
 from torchtap.core.errors import InputError
 from torchtap.core.tensors import kind_of
 from torchtap.core.text import plural
@@ -22,7 +23,6 @@ from torchtap.explain.doubled_batch_probe import are_rows_at_site, are_rows_of_v
 from torchtap.explain.same_scores import REJECTIONS, are_same, refuse_unsteady
 from torchtap.explain.subject import Subject
 from torchtap.explain.target import Target
-from torchtap.studies.sweep_rows import other_rows
 
 Run = Callable[[Tensor, int], Tensor]
 """Scores at some values, which are so many times the rows of the original."""

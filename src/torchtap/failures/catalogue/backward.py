@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from torchtap.core.source_files import shown_file
 from torchtap.failures.assignments import LOOPS, assignments_of
 from torchtap.failures.failure import Details, Failure
 from torchtap.failures.graph_cuts import cuts_in, without_grad
@@ -23,7 +24,7 @@ from torchtap.failures.graph_reading import (
 from torchtap.failures.operands import Operand, shape_text
 from torchtap.failures.parsed_source import grouped, written
 from torchtap.failures.situation_row import Situation, SituationRow, first_of
-from torchtap.failures.traceback_frame import TracebackFrame, line_of, shown_file
+from torchtap.failures.traceback_frame import TracebackFrame, line_of
 
 
 def _root(failure: Failure, tensor: Tensor | None, otherwise: str) -> dict[str, Any]:

@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
+from torchtap.core.source_files import shown_file
 from torchtap.failures.failure import Details, Failure
 from torchtap.failures.graph_reading import place_of_node
 from torchtap.failures.parsed_source import source_tree
 from torchtap.failures.situation_row import Situation, SituationRow
-from torchtap.failures.traceback_frame import shown_file
 
 _Definition = TypeVar("_Definition", ast.ClassDef, ast.FunctionDef)
 _SECOND = "Leave out create_graph=True, if no second derivative is wanted."

@@ -8,10 +8,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from torchtap.core.source_files import shown_file
 from torchtap.core.user_functions import code_of
 from torchtap.failures.failure import Details, Failure
 from torchtap.failures.situation_row import Situation, SituationRow, first_of
-from torchtap.failures.traceback_frame import line_of, shown_file
+from torchtap.failures.traceback_frame import line_of
 
 _FULL = ("_backward_hooks", "_backward_pre_hooks")
 _READS = "Return None from a hook that only reads."

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from torchtap.core.source_files import shown_file
 from torchtap.core.text import plural
 from torchtap.failures.assignments import looped_over
 from torchtap.failures.failure import UNNAMED, Details, Explanation, Failure
@@ -28,7 +29,7 @@ from torchtap.failures.operands import Operand
 from torchtap.failures.parsed_source import grouped, replaced, written as as_source
 from torchtap.failures.recording import num_unseen, recorded_writes
 from torchtap.failures.situation_row import Situation, SituationRow, first_of
-from torchtap.failures.traceback_frame import line_of, shown_file
+from torchtap.failures.traceback_frame import line_of
 from torchtap.failures.writes import Write, writer_of
 
 _CLONED = "Write into a clone: {name_cloned}."

@@ -7,12 +7,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from torchtap.core.no_grad import why_no_grad
 from torchtap.failures.assignments import assignments_of
 from torchtap.failures.failure import Failure
 from torchtap.failures.gradients_read import Read, gradients_read
 from torchtap.failures.parsed_source import written
 from torchtap.failures.situation_row import Situation, SituationRow, first_of
-from torchtap.hooks.no_grad import why_no_grad
 
 
 def _read(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:

@@ -12,7 +12,7 @@ from torchtap.core.absence import WHOLE_RUN, Absence
 from torchtap.core.record import said_steps
 from torchtap.runs.merging.findings import Findings
 from torchtap.runs.merging.merged_notes import merged_notes
-from torchtap.runs.merging.rank_numbers import RankNumbers, gather
+from torchtap.runs.merging.rank_numbers import RankNumbers, numbers_of_ranks
 from torchtap.runs.merging.rank_runs import RankRun, check, common_steps, runs_of_ranks
 from torchtap.runs.merging.record_merge import RecordMerge
 from torchtap.runs.merging.rules import said_ranks
@@ -82,7 +82,7 @@ def merge_sources(
     measured = {rank: one.series for rank, one in held.items()}
     series = SeriesMerge(measured, steps, pipeline, findings).merge()
     series.evaluation = _evaluation(measured, pipeline, findings)
-    numbers = gather(held, steps)
+    numbers = numbers_of_ranks(held, steps)
     absent = [*findings.absent, *_absent_of(runs)]
     told = (absent, _scalars(runs), numbers, tuple(findings.in_order), runs)
     return MergedSource(records, _meta(runs), series, *told)

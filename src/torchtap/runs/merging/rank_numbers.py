@@ -120,10 +120,10 @@ def _refuse_unknown(name: str) -> None:
         )
 
 
-# ---------------------------------------------------------------------- gathered
+# ---------------------------------------------------------------------- of each rank
 
 
-def gather(held: Mapping[int, Contents], common: Sequence[int]) -> RankNumbers:
+def numbers_of_ranks(held: Mapping[int, Contents], common: Sequence[int]) -> RankNumbers:
     """The numbers of some ranks: as they were measured, or of the values that were kept.
 
     Args:

@@ -23,7 +23,7 @@ from torchtap.runs.single_file.header import (
     FlatTensor,
     Header,
 )
-from torchtap.runs.single_file.nodes import ALL
+from torchtap.runs.single_file.nested_json import ALL
 from torchtap.runs.store.checksum import crc32
 from torchtap.runs.store.mapped import MappedFiles
 from torchtap.runs.strided import nameable

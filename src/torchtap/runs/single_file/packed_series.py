@@ -14,7 +14,7 @@ from torch import Tensor
 from torchtap.core.absence import Absence
 from torchtap.core.site import Site
 from torchtap.runs.single_file.header import PREFIX
-from torchtap.runs.single_file.nodes import ALL, Node, Read, Reader, UnwritableError, Writer
+from torchtap.runs.single_file.nested_json import ALL, Node, Read, Reader, UnwritableError, Writer
 from torchtap.stats.catalogue.protocol import Statistic
 from torchtap.stats.catalogue.results import Missing
 from torchtap.stats.catalogue.saved import (
@@ -43,7 +43,7 @@ def pack(series: Series) -> tuple[dict[str, Tensor], dict[str, Any], list[Absenc
     ``rows`` is ``float64[steps, sites, 16]``. Histograms stand one after the other as bins and
     counts; ``index``, ``int64[histograms, 4]``, says of which step and site each is, how many bins
     it has, and whether it is a sample. For what the further statistics found see
-    :mod:`torchtap.runs.single_file.nodes`.
+    :mod:`torchtap.runs.single_file.nested_json`.
     """
     with series.lock:  # Another thread may go on measuring.
         return _pack(series) if series.measured else ({}, {}, [])

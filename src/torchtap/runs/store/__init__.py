@@ -29,8 +29,9 @@ docs/format.md says what stands in the folder. Here:
                   mapped_rows read them, measured_history joins those of attempts
     mapped        values of an index, memory-mapped and checked
     history       which of what several attempts have counts; gaps names what none has
-    progress      how far a training had come; owner tells whose a file is
+    training_progress  how far a training had come
+    owner         whose a file is
     rank_source   the attempts of a rank, read as one run
     folder_source tt.open of a folder; folder_listing names what is in it, without torch
-    doctor        what of a folder is whole
+    folder_doctor what of a folder is whole
 """

@@ -23,7 +23,7 @@ from torchtap.runs.store.layout import (
     value_path,
 )
 from torchtap.runs.store.lock import is_being_written
-from torchtap.runs.store.progress import Progress, read_progress
+from torchtap.runs.store.training_progress import Progress, read_progress
 
 _NO_JOURNAL = f"{JOURNAL} is missing"
 
@@ -38,7 +38,6 @@ class AttemptReader:
         facts: what the writer said of the run; empty if that is damaged.
         index: of the values that can be read.
         lost: what cannot be read, and why.
-        progress: how far its training had come; ``None`` where that is not known.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -46,7 +45,7 @@ class AttemptReader:
         self.facts: dict[str, Any] = {}
         self.index = Index.empty()
         self.lost: list[str] = []
-        self.progress: Progress | None = None
+        self._progress: Progress | None = None
         self._lines: list[bytes | str] = []
         self._commits: list[Commit] = []
         self._end = 0
@@ -60,7 +59,6 @@ class AttemptReader:
         facts = self._read_facts()
         facts = {} if self._is_misplaced else facts
         is_news, self.facts = facts != self.facts, facts
-        self.progress = read_progress(self.folder / PROGRESS)
         if self._is_sealed:
             return is_news
         sealed = None if self._end else read_index(self.folder / INDEX, facts.get("index"))
@@ -71,6 +69,7 @@ class AttemptReader:
             return True
         if not self._end and not self._is_misplaced:
             self._refuse_misplaced()
+        self._progress = read_progress(self.folder / PROGRESS)  # Before the journal, which grows.
         return self._follow() or is_news
 
     @property
@@ -141,14 +140,11 @@ class AttemptReader:
         return min(steps, default=None)
 
     @property
-    def has_uncommitted(self) -> bool:
-        """Return whether the training handed over commits that are not there."""
-        return self.progress is not None and self.progress.num_handed > len(self._lines)
-
-    @property
-    def num_torn(self) -> int:
-        """The number of commits that the journal had, and has no more."""
-        return 0 if self.progress is None else self.progress.num_committed - len(self._lines)
+    def progress(self) -> Progress | None:
+        """The progress of its training; ``None`` where that is not known."""
+        if self._is_sealed and self._progress is None:
+            self._progress = read_progress(self.folder / PROGRESS)
+        return self._progress
 
     def last_commits(self, limit: int | None, most: int) -> list[Commit]:
         """The last commits of steps before one, or of all steps, the last one first."""

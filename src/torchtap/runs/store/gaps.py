@@ -68,7 +68,7 @@ def _gap_behind(
     came = None if one.progress is None else one.progress.running
     last = next((commit.step for commit in one.last_commits(limit, 1)), None)
     begins = _begins(one, last)
-    has_lost = one.state != "closed" and (one.has_uncommitted or one.state == "failed")
+    has_lost = one.state != "closed" and (_has_uncommitted(one) or one.state == "failed")
     if one.facts.get("values_every", 1) is None and not has_lost:
         return None  # It has statistics alone: see unmeasured.
     end = came if following is None else following
@@ -91,6 +91,11 @@ def _gap_behind(
     lost = f"{said_steps(steps)} {_are(steps)} lost"
     reason = f"{lost}: attempt {number}{had_come} {committed}{then}{advice}"
     return Gap(number, steps[0], reason, following is not None)
+
+
+def _has_uncommitted(one: AttemptReader) -> bool:
+    """Return whether the training handed over commits that are not there."""
+    return one.progress is not None and one.progress.num_handed > one.num_commits
 
 
 def _half_step(number: int, one: AttemptReader, limit: int | None) -> Gap | None:

@@ -16,7 +16,7 @@ from torchtap.runs.scalars import Scalars
 from torchtap.runs.step_notes import StepNotes
 from torchtap.runs.store.attempt_reader import AttemptReader
 from torchtap.runs.store.commit_facts import CommitFacts
-from torchtap.runs.store.gaps import partial_statistics, unmeasured
+from torchtap.runs.store.gaps import Limits, partial_statistics, unmeasured
 from torchtap.runs.store.history import absences, counted, counts, limits_of
 from torchtap.runs.store.index import CODED, Index, joined
 from torchtap.runs.store.layout import attempts_in, has_statistics, is_attempt, value_path
@@ -104,21 +104,32 @@ class RankSource:
         return partial(open_run, self._folder, verify=self._verify)
 
     def _build(self) -> None:
-        self._limits = limits_of(self.attempts)
-        parts, paths = [], []
-        for number, one in self.attempts.items():
-            index = counted(one.index, self._limits[number])
-            parts.append(_renamed(index, number) if len(self.attempts) > 1 else index)
-        whole = joined([part for part in parts if len(part)] or [Index.empty()])
-        for name in whole.tables.file:
-            home, _, own = name.rpartition("/")
-            number = int(home) if home else next(iter(self.attempts))
-            paths.append(value_path(self.attempts[number].folder, own))
+        if len(self.attempts) == 1:
+            ((number, one),) = self.attempts.items()
+            self._limits: Limits = {number: None}
+            whole = one.index
+            paths = [value_path(one.folder, name) for name in whole.tables.file]
+        else:
+            whole, paths = self._joined_attempts()
         values = MappedValues(whole, paths, self._files, verify=self._verify)
         self.records = Records.from_index(values, whole)
         self.__dict__.pop("scalars", None)
         self.__dict__.pop("notes", None)
         self.__dict__.pop("series", None)
+
+    def _joined_attempts(self) -> tuple[Index, list[Path]]:
+        """Return the values that count of all attempts, and the files that they are in."""
+        self._limits = limits_of(self.attempts)
+        parts = [
+            _renamed(counted(one.index, self._limits[number]), number)
+            for number, one in self.attempts.items()
+        ]
+        whole = joined([part for part in parts if len(part)] or [Index.empty()])
+        paths = []
+        for name in whole.tables.file:
+            number, _, own = name.rpartition("/")
+            paths.append(value_path(self.attempts[int(number)].folder, own))
+        return whole, paths
 
     # ------------------------------------------------------------------ what is known
 

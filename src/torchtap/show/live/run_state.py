@@ -26,7 +26,7 @@ from torchtap.runs.store.layout import (
     read_json,
 )
 from torchtap.runs.store.lock import is_being_written
-from torchtap.runs.store.progress import Progress, read_progress
+from torchtap.runs.store.training_progress import Progress, read_progress
 
 LIVE, STALLED, CRASHED, DONE = "live", "stalled", "crashed", "done"
 _WORST_FIRST = (CRASHED, STALLED, LIVE, DONE)

@@ -162,8 +162,9 @@ def _examined(one: AttemptReader, told: Callable[[int], None]) -> AttemptState:
         found.problems.append(str(one.facts["why"]))
     if one.progress is None and "every" in one.facts:
         found.problems.append(f"{PROGRESS} is damaged: steps that were lost are not known")
-    if one.num_torn > 0:
-        many = plural(one.num_torn, "commit")
+    committed = 0 if one.progress is None else one.progress.num_committed
+    if committed > one.num_commits:
+        many = plural(committed - one.num_commits, "commit")
         found.problems.append(f"{JOURNAL} lacks {many} that stood in it")
     if state == "closed":
         found.problems += _wrong_index(one)

@@ -1,0 +1,55 @@
+"""The line of a user's code that an operation belongs to."""
+
+from __future__ import annotations
+
+import sys
+from types import FrameType
+from typing import Any, NamedTuple
+
+from torchtap.core.source_files import is_of_model, line_text
+
+ENGINE = "_engine_run_backward"
+"""Name of the function of PyTorch by which every backward begins."""
+_TRACEBACK = "traceback_"
+"""Name under which anomaly mode keeps the stack of the forward with each node."""
+
+
+class Line(NamedTuple):
+    """A line of source."""
+
+    file: str = ""
+    line: int = 0
+    code: str = ""
+
+
+NOWHERE = Line()
+
+
+def running_line() -> Line | None:
+    """Return the innermost line that runs and is not of PyTorch, Python or torchtap.
+
+    Inside a backward, that is one of what the backward calls: a custom function or a hook. The line
+    that began the backward does not count.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name == ENGINE:
+            return None
+        if is_of_model(code.co_filename):
+            line = frame.f_lineno
+            return Line(code.co_filename, line, line_text(code.co_filename, line, frame))
+        frame = frame.f_back
+    return None
+
+
+def line_of_node(node: Any) -> Line | None:
+    """Return the line of the forward that made a node, as anomaly mode keeps it."""
+    for part in reversed(node.metadata.get(_TRACEBACK, [])):
+        for entry in reversed(part.split('  File "')[1:]):
+            file, _, rest = entry.partition('"')
+            if is_of_model(file):
+                number = rest.partition("line ")[2].partition(",")[0]
+                line = int(number) if number.isdecimal() else 0
+                return Line(file, line, line_text(file, line))
+    return None
