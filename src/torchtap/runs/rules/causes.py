@@ -65,6 +65,8 @@ def _rank(one: Finding, rules: set[str], first: int) -> float:
         return _RANKS["data_scale"] - 0.5
     if one.rule == "collapsed" and "vanishing" in rules:
         return _RANKS["vanishing"] + 0.5
+    if one.rule == "stale_low_precision" and "underflow" in rules:
+        return _RANKS["underflow"] + 0.5
     if one.rule == "loss_rises" and one.evidence.get("is_exact"):
         return _RANKS["symmetric"]
     if one.rule == "lr_high" and "no_activation" in rules and one.evidence["update_ratio"] < 0.6:

@@ -13,12 +13,19 @@ from torchtap.runs.rules.finding import Finding
 
 @dataclass(frozen=True, repr=False)
 class Diagnosis(Printed):
-    """What rules found in a run. Printing it shows the first finding, and the others below.
+    """The findings of rules in a run. Printing it shows the first, and the others below.
 
     Attributes:
         findings: all of them, sorted: the root first, alarms before notes.
         failed: name of a rule that raised -> what it raised.
         silent: what the run lacks, so that some rules could say nothing.
+
+    Example:
+        >>> import torch, torchtap as tt
+        >>> with tt.watch(torch.nn.Dropout(0.9), "*:*", to=tt.Stats()) as w:
+        ...     _ = w.step()
+        >>> len(tt.diagnose(w.run).alarms)
+        0
     """
 
     findings: tuple[Finding, ...] = ()

@@ -27,6 +27,11 @@ class Finding:
         evidence: the figures by name.
         advice: a sentence about what to try.
         follows: findings that it explains, once a diagnosis has sorted them.
+
+    Example:
+        >>> from torchtap import Finding
+        >>> print(Finding("dead", "note", "1", (0, 9), "half of its units are 0"))
+        note dead at 1, steps 0 to 9: half of its units are 0
     """
 
     rule: str

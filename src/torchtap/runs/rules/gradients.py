@@ -160,7 +160,7 @@ def underflow(view: View, *, limit: float = 0.4, small: float = 1e-6) -> Iterato
         if view.dtype(site) == "float16"
     }
     lost = [site for site, value in rms.items() if value < small]
-    if not lost or len(lost) <= limit * len(rms) or not median(view.norm("grad_output")) > 0:
+    if not lost or len(lost) <= limit * len(rms):
         return
     path = max(lost, key=lambda site: view.modules.order.get(site.path, 0)).path
     yield Finding(
