@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_trainings import WHERE, blobs, classifier, train
+from small_trainings import WHERE, blobs, classifier, linear, train
 from torch import nn
 
 import torchtap as tt
@@ -173,7 +173,7 @@ def test_a_rule_of_ones_own_and_a_tuned_one_are_plain_functions() -> None:
 def test_the_first_finding_names_what_it_explains() -> None:
     torch.manual_seed(0)
     model = classifier()
-    nn.init.constant_(model[0].bias, -50.0)
+    nn.init.constant_(linear(model, 0).bias, -50.0)
     found = tt.diagnose(train(model))
     assert found.findings[0].rule == "dead"
     assert all(one in found.findings[1:] for one in found.findings[0].follows)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from small_trainings import blobs, classifier, train
+from small_trainings import blobs, classifier, linear, train
 from torch import Tensor, nn
 
 import torchtap as tt
@@ -19,8 +19,8 @@ import torchtap as tt
 F = nn.functional
 
 
-def _adam(model: nn.Module, lr: float = 3e-3, **settings: float) -> torch.optim.Optimizer:
-    return torch.optim.Adam(model.parameters(), lr=lr, **settings)
+def _adam(model: nn.Module, lr: float = 3e-3) -> torch.optim.Optimizer:
+    return torch.optim.Adam(model.parameters(), lr=lr)
 
 
 def _deep(activation: Callable[[], nn.Module], num: int = 12) -> nn.Sequential:
@@ -68,7 +68,7 @@ def _exploding() -> tt.Run:
 
 def _small_init() -> tt.Run:
     model = classifier(nn.Linear(32, 32), nn.ReLU())
-    nn.init.normal_(model[2].weight, std=1e-5)
+    nn.init.normal_(linear(model, 2).weight, std=1e-5)
     return train(model)
 
 
@@ -102,7 +102,7 @@ def _updates_stop() -> tt.Run:
 
 def _dead() -> tt.Run:
     model = classifier()
-    nn.init.constant_(model[0].bias, -50.0)
+    nn.init.constant_(linear(model, 0).bias, -50.0)
     return train(model)
 
 
@@ -191,7 +191,7 @@ def _bad_batch() -> tt.Run:
 
 def _symmetric() -> tt.Run:
     model = classifier()
-    nn.init.constant_(model[0].weight, 0.1)
+    nn.init.constant_(linear(model, 0).weight, 0.1)
     return train(model)
 
 

@@ -19,6 +19,13 @@ def classifier(*middle: nn.Module, width: int = 32) -> nn.Sequential:
     return nn.Sequential(nn.Linear(12, width), nn.ReLU(), *middle, nn.Linear(width, 4))
 
 
+def linear(model: nn.Sequential, place: int) -> nn.Linear:
+    """A linear layer of a network."""
+    found = model[place]
+    assert isinstance(found, nn.Linear)
+    return found
+
+
 def blobs(seed: int = 0, num: int = 256) -> tuple[Tensor, Tensor]:
     """Points of 12 features of unit variance, and which of the first four is the largest."""
     generator = torch.Generator().manual_seed(seed)

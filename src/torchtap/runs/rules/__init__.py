@@ -59,4 +59,37 @@ default = [
 ]
 """All rules, in no order that matters."""
 
-__all__ = ["Finding", "View", "default", *(rule.__name__ for rule in default)]  # noqa: PLE0604
+__all__ = [
+    "Finding",
+    "View",
+    "bad_batch",
+    "bn_eval",
+    "collapsed",
+    "data_scale",
+    "dead",
+    "decay_high",
+    "default",
+    "detached",
+    "double_softmax",
+    "dropout_high",
+    "exploding",
+    "final_activation",
+    "frozen",
+    "labels",
+    "large_init",
+    "loss_rises",
+    "lr_high",
+    "no_activation",
+    "no_zero_grad",
+    "nonfinite",
+    "not_in_optimizer",
+    "saturated",
+    "small_init",
+    "stale_low_precision",
+    "steps_too_small",
+    "symmetric",
+    "too_good",
+    "underflow",
+    "updates_stop",
+    "vanishing",
+]
