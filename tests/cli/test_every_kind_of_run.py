@@ -53,6 +53,7 @@ OTHERS: dict[str, tuple[str, ...]] = {
     "summary": ("summary", "RUN_FILE", "--shape", "2,3"),
     "record": ("record", "RUN_FILE", "--shape", "2,3", "--to", "OUT/r.safetensors"),
     "record --data": ("record", "torch.nn:ReLU", "--data", "RUN_FILE", "--to", "OUT/run"),
+    "report --json": ("report", "RUN_FILE", "--json", "-o", "OUT/page.html"),
     "run --to": ("run", "--to", "RUN_FILE", "no_such_script.py"),
     "run --to --resume": ("run", "--to", "RUN_FILE", "--resume", "no_such_script.py"),
 }
