@@ -267,7 +267,7 @@ def test_a_torn_run_is_shown_as_far_as_it_is_whole(tmp_path: Path) -> None:
     (attempt / "statistics.arrows").write_bytes(whole[: len(whole) - 1000])
     os.utime(attempt, (0, 0))  # Else its process may be about to begin.
     frame = look(tmp_path / "run")
-    # Statistics are written once a second at the latest: which batch is torn depends on the machine.
+    # Statistics are written each second: what is in the last batch depends on the machine.
     assert frame.step is not None and 0 < frame.step < 59
     assert frame.state.name == "crashed"
     damaged = bytearray(whole)
