@@ -16,10 +16,11 @@ import click
 
 from torchtap.cli import (
     commands_check,
-    commands_diagnosis,
+    commands_compare,
     commands_explain,
     commands_live,
     commands_read,
+    commands_replay,
     commands_run,
     commands_script,
     commands_show,
@@ -119,6 +120,7 @@ for command in (
     commands_run.graph,
     commands_script.run,
     commands_read.ls,
+    commands_compare.compare,
     commands_store.doctor,
     commands_store.export,
     commands_read.merge,
@@ -128,6 +130,6 @@ for command in (
     commands_live.top,
     commands_live.serve,
     commands_check.selfcheck,
-    commands_diagnosis.replay,
+    commands_replay.replay,
 ):
     cli.add_command(command)

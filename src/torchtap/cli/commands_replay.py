@@ -1,4 +1,4 @@
-"""The commands that find out what is wrong, and exit with 1 where they find something."""
+"""The command that runs a saved call of a module again."""
 
 from __future__ import annotations
 
