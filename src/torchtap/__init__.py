@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         EditError as EditError,
         InputError as InputError,
         MissingExtraError as MissingExtraError,
+        NonFiniteError as NonFiniteError,
         OffloadError as OffloadError,
         OverwrittenError as OverwrittenError,
         RunError as RunError,
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
     )
     from torchtap.core.record import Key as Key, Record as Record, Sink as Sink
     from torchtap.core.site import Pattern as Pattern, Site as Site
+    from torchtap.diagnosis.origins.guard import (
+        Guard as Guard,
+        NonFiniteWarning as NonFiniteWarning,
+        guard as guard,
+    )
     from torchtap.diagnosis.origins.locate import locate as locate
     from torchtap.diagnosis.origins.origin import Origin as Origin
     from torchtap.edits.edit import Edit as Edit, edit as edit
@@ -77,12 +83,15 @@ _HOMES = {
     "Features": "transfer.features",
     "Freeze": "transfer.freeze",
     "Graph": "graphs.graph",
+    "Guard": "diagnosis.origins.guard",
     "Histogram": "stats.histogram",
     "InputError": "core.errors",
     "Key": "core.record",
     "Map": "explain.maps.map",
     "Memory": "runs.memory",
     "MissingExtraError": "core.errors",
+    "NonFiniteError": "core.errors",
+    "NonFiniteWarning": "diagnosis.origins.guard",
     "Offload": "saved.offload",
     "Origin": "diagnosis.origins.origin",
     "OffloadError": "core.errors",
@@ -115,6 +124,7 @@ _HOMES = {
     "features": "transfer.features",
     "freeze": "transfer.freeze",
     "graph": "graphs.graph_function",
+    "guard": "diagnosis.origins.guard",
     "locate": "diagnosis.origins.locate",
     "mark": "hooks.marks",
     "measure": "stats.measure",

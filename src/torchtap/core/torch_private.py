@@ -38,6 +38,7 @@ WATCHING = (
     "tt.edit_tensor",
     "tt.attribute",
     "tt.cam",
+    "tt.guard",
     "tt.locate",
     "tt.record",
     "tt.summary",
