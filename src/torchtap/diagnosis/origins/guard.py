@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import warnings
 from collections import deque
@@ -83,7 +84,8 @@ class Guard(Closable):
         self._steps = deque([GuardedStep(0)], maxlen=keep)
         self._kept.calls = self._steps[-1].calls
         self._scalers = Scalers()
-        self._has_optimizer = self._was_bad = False
+        self._was_bad = False
+        self._has_optimizer = optimizer is not None or any(map(self._optimized.of, _optimizers()))
         self._task = -1
         self._aside: list[tuple[Tensor, Tensor | None]] = []
         self._handles: list[Any] = []
@@ -216,10 +218,11 @@ class Guard(Closable):
                 for call in step.calls:
                     call.release()
                 step.calls.clear()
-                loss = closure(*inner, **named)
                 step.has_stepped = False
+                loss = closure(*inner, **named)
+                step.has_stepped = True
                 if isinstance(loss, Tensor | float):
-                    step.numbers["loss"] = loss
+                    self.log(loss=loss)
                 self._check(step, params)
                 return loss
 
@@ -261,8 +264,9 @@ class Guard(Closable):
         return first_bad_loss(numbers) or ""
 
     def _hit(self, step: GuardedStep, evidence: Evidence) -> None:
-        if self._was_bad and self.origin is not None and self._on != "skip":
-            return  # The step before was not finite, and nothing was done about it.
+        if self._was_bad and (self._on != "skip" or step.number in self.origins):
+            return  # It is known, or it follows from a step before about which nothing was done.
+        self._was_bad = True
         with self._paused():
             origin = investigate(self._model, self._kept, step.calls, evidence)
             found = self._ranks.verdict(origin)
@@ -323,6 +327,10 @@ class Guard(Closable):
             self._steps = deque([GuardedStep(self.step)])
 
 
+def _optimizers() -> Iterator[Optimizer]:
+    return (one for one in gc.get_objects() if issubclass(type(one), Optimizer))
+
+
 def guard(
     model: nn.Module, *, optimizer: Optimizer | None = None, keep: int = 2, on: On = "raise"
 ) -> Guard:
@@ -370,9 +378,11 @@ def guard(
         raise InputError(
             f"tt.guard got on={on!r}; expected 'raise', 'warn', 'skip' or a function of the origin."
         )
-    if not isinstance(optimizer, Optimizer | None):
-        kind = type(optimizer).__name__
-        raise InputError(f"tt.guard got a {kind} as optimizer; expected a torch.optim.Optimizer.")
+    kind: type = type(optimizer)
+    if optimizer is not None and not issubclass(kind, Optimizer):
+        raise InputError(
+            f"tt.guard got a {kind.__name__} as optimizer; expected a torch.optim.Optimizer."
+        )
     made = Guard(model, optimizer, keep, on)
     made._attach()
     return made

@@ -104,27 +104,33 @@ class Kept:
         self.calls: list[KeptCall] = []
         self._begun, self._arrived = begun, arrived
         self._follower: CallFollower[FollowedCall] = CallFollower()
+        self._parts: CallFollower[FollowedCall] = CallFollower(self._follower.running)
+        self._is_called = type(model).__name__ == "OptimizedModule"
         self._random = RandomState(self.every)
         self.places = [(one, name) for one in self.every for name in one._buffers]
         self._params = [
             (one, name, held) for one in self.every for name, held in one._parameters.items()
         ]
-        self._changing: set[int] | None = None  # Buffers that forwards write into, once known.
+        self._changing = set(range(len(self.places)))  # Buffers that forwards write into.
+        self._is_first = True
         self._versions = self._read_versions()
 
     def attach(self) -> None:
         """Put the hooks on."""
-        called = {path: self.modules[path] for path in outermost_parts(self.modules)}
         # The compiler would trace hooks inside of what it compiles: those on its wrapper stay out.
         is_compiled = type(self._model).__name__ == "OptimizedModule"
-        called[""] = self._model if is_compiled else self.modules[""]
-        for path, module in called.items():
+        root = self._model if is_compiled else self.modules[""]
+        tap = Tap("", {})
+        self._follower.put_on(root, before=_Enter(self, tap), after=_Leave(self, tap))
+        for path in () if self._is_called else outermost_parts(self.modules):
             tap = Tap(path, {})
-            self._follower.put_on(module, before=_Enter(self, tap), after=_Leave(self, tap))
+            module = self.modules[path]
+            self._parts.put_on(module, before=_Enter(self, tap), after=_Leave(self, tap))
 
     def detach(self) -> None:
         """Take the hooks off the modules."""
         self._follower.release()
+        self._parts.release()
 
     def enter(self, tap: Tap, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """A call begins."""
@@ -133,12 +139,16 @@ class Kept:
             stack.clear()
         is_outermost = not stack
         stack.append(FollowedCall(tap, sys._getframe(2)))
+        if not tap.path and not self._is_called:
+            self._is_called = True  # Nothing is to be known of its parts.
+            self._parts.release()
         if is_outermost and torch.is_grad_enabled() and current_task() == -1:
             self._begun()
             self.calls.append(self._kept(tap, args, dict(kwargs)))
 
     def _kept(self, tap: Tap, args: tuple[Any, ...], kwargs: dict[str, Any]) -> KeptCall:
         held = tensors_of((args, kwargs))
+        self._learn_changing()
         lent: dict[str, Tensor] | None = None
         if any(one._parameters.get(name) is not own for one, name, own in self._params):
             lent = dict(self.modules[tap.path].named_parameters())
@@ -155,11 +165,10 @@ class Kept:
         )
 
     def _copies(self) -> list[Tensor | None]:
-        """The buffers; those that forwards write into are copied, in the first call all."""
+        """The buffers; those that anything writes into are copied, in the first call all."""
         now = [one._buffers.get(name) for one, name in self.places]
-        known = self._changing
         return [
-            one.detach().clone() if one is not None and (known is None or place in known) else one
+            one.detach().clone() if one is not None and place in self._changing else one
             for place, one in enumerate(now)
         ]
 
@@ -171,6 +180,9 @@ class Kept:
             return
         if not torch.is_grad_enabled() or current_task() != -1:
             return
+        if self._is_first:
+            self._is_first = False
+            self._changing.clear()
         self._learn_changing()
         call = self.calls[-1]
         for place, tensor in enumerate(tensors_of(output)):
@@ -184,9 +196,9 @@ class Kept:
 
     def _learn_changing(self) -> None:
         before, self._versions = self._versions, self._read_versions()
-        pairs = enumerate(zip(before, self._versions, strict=True))
-        self._changing = self._changing or set()
-        self._changing.update(place for place, (old, new) in pairs if old != new)
+        if before != self._versions:
+            pairs = enumerate(zip(before, self._versions, strict=True))
+            self._changing.update(place for place, (old, new) in pairs if old != new)
 
     def arrive(self, call: KeptCall, place: int, gradient: Tensor) -> None:
         """A gradient arrives at an output."""

@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import _disable_current_modes as without_dispa
 from torchtap.core.equality import same
 from torchtap.core.preserved import RandomState, set_mode
 from torchtap.core.rebuild import replace_arguments
+from torchtap.core.source_files import line_text
 from torchtap.core.torch_private import without_autocast
 from torchtap.diagnosis.origins.kept_calls import Arrived, Kept, KeptCall
 from torchtap.diagnosis.origins.origin import BACKWARD, INPUT, Origin
@@ -217,7 +218,8 @@ def _of_loss(call: KeptCall, arrived: Arrived, number: int) -> Origin:
         f"The loss sent it to output {arrived.place} of the model: it was made outside of the "
         "model. tt.locate(model, step, *batch) runs the loss too and names the operation."
     )
-    file, line, code = call.backward
+    file, line, _ = call.backward
+    code = line_text(file, line) if file else ""
     text = f"gradient {shown(arrived.gradient)}"
     return Origin(
         BACKWARD, file=file, line=line, code=code, index=index, value=value, inputs=text, note=note

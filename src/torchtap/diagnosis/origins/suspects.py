@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -24,17 +25,18 @@ class OptimizedParams:
 
     def __init__(self, params: frozenset[int]) -> None:
         self._model = params
-        self._known: dict[int, tuple[int, list[Tensor], bool]] = {}
+        self._known: WeakKeyDictionary[Optimizer, tuple[int, list[Tensor], bool]]
+        self._known = WeakKeyDictionary()
 
     def of(self, optimizer: Optimizer) -> list[Tensor]:
         """Return the parameters of an optimizer; none if it has no parameter of the model."""
         groups = optimizer.param_groups
         count = sum(len(group["params"]) for group in groups)
-        known = self._known.get(id(optimizer))
+        known = self._known.get(optimizer)
         if known is None or known[0] != count:
             params = [one for group in groups for one in group["params"]]
             is_own = any(id(one) in self._model for one in params)
-            known = self._known[id(optimizer)] = count, params, is_own
+            known = self._known[optimizer] = count, params, is_own
         return known[1] if known[2] else []
 
 
@@ -60,6 +62,7 @@ def first_bad_loss(numbers: Mapping[str, Any]) -> str | None:
             continue
         if isinstance(value, Tensor) and not holds_numbers(value):
             continue
-        if not math.isfinite(float(value)):
+        number = value.detach() if isinstance(value, Tensor) else value
+        if not math.isfinite(float(number)):
             return name
     return None
