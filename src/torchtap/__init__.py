@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from torchtap.core.absence import Absence as Absence
     from torchtap.core.errors import (
         CaptureError as CaptureError,
+        CompareError as CompareError,
         EditError as EditError,
         InputError as InputError,
         MissingExtraError as MissingExtraError,
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     )
     from torchtap.core.record import Key as Key, Record as Record, Sink as Sink
     from torchtap.core.site import Pattern as Pattern, Site as Site
+    from torchtap.diagnosis.comparison.compare import compare as compare
+    from torchtap.diagnosis.comparison.result import Comparison as Comparison
     from torchtap.diagnosis.origins.guard import (
         Guard as Guard,
         NonFiniteWarning as NonFiniteWarning,
@@ -77,6 +80,8 @@ _HOMES = {
     "Absence": "core.absence",
     "CaptureError": "core.errors",
     "Check": "explain.checks.result",
+    "CompareError": "core.errors",
+    "Comparison": "diagnosis.comparison.result",
     "Disk": "runs.store.disk",
     "Edit": "edits.edit",
     "EditError": "core.errors",
@@ -117,6 +122,7 @@ _HOMES = {
     "attribute": "explain.attribute",
     "cam": "explain.cam",
     "codecs": "saved.codecs",
+    "compare": "diagnosis.comparison.compare",
     "edit": "edits.edit",
     "edit_tensor": "edits.tensor",
     "edits": "edits",

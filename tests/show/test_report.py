@@ -92,6 +92,35 @@ def test_findings_name_the_first_bad_site_and_gradients_zero_by_construction(
     assert not any("3:param_grad[bias]" in one for one in texts)  # A bias that counts.
 
 
+def test_a_logged_number_that_is_not_finite_is_a_finding_of_either_run(tmp_path: Path) -> None:
+    data = data_of(tt.report(nan_run(), tmp_path / "a.html").read_text())
+    texts = [one["text"] for one in data["findings"]]
+    assert "The logged loss was NaN or infinite first in step 5, in 4 steps in all." in texts
+    assert data["runs"][0]["bad_scalars"] == {"loss": [0, 0, 0, 0, 0, 1, 1, 1, 1]}
+    text = tt.report(trained_run(), tmp_path / "b.html", other=nan_run()).read_text()
+    bad = [one["text"] for one in data_of(text)["findings"] if one["tone"] == "bad"]
+    assert len(bad) == 2
+    assert all(one.startswith("In the second run: ") for one in bad)
+
+
+def test_a_module_comes_after_those_inside_of_it(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Sequential(nn.Linear(2, 2), nn.ReLU()), nn.Linear(2, 2))
+    with tt.watch(model, to=tt.Stats()) as w:
+        model(torch.ones(1, 2))
+    sites = data_of(tt.report(w.run, tmp_path / "a.html").read_text())["sites"]
+    order = sorted(sites, key=lambda name: sites[name]["depth"])
+    assert order == ["0.0:output", "0.1:output", "0:output", "1:output", ".:output"]
+
+
+def test_one_step_has_shapes_and_no_series(tmp_path: Path) -> None:
+    text = tt.report(hostile_run(), tmp_path / "a.html").read_text()
+    assert '<td class="shape">float32[1, 2]</td>' in text
+    assert "8 sites, step 0" in text
+    heading = '<th scope="col" data-column="series"'
+    assert heading not in text
+    assert heading in tt.report(nan_run(), tmp_path / "b.html").read_text()
+
+
 def test_a_dead_module_is_a_finding(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 1))
     with torch.no_grad():

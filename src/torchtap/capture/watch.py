@@ -437,7 +437,7 @@ def newest_numbers(watch: Watch) -> dict[str, Any]:
 
 def note_of_step(watch: Watch, labels: dict[str, Any]) -> None:
     """Keep labels of the step that runs, as ``w.step(**labels)`` does at its end."""
-    watch._notes.tell(watch.current_step, (), labels)
+    watch._notes.note(watch.current_step, time.time(), (), labels)
 
 
 def _is_chosen(step: int, every: Every) -> bool:

@@ -16,6 +16,7 @@ import click
 
 from torchtap.cli import (
     commands_check,
+    commands_compare,
     commands_explain,
     commands_live,
     commands_read,
@@ -118,6 +119,7 @@ for command in (
     commands_run.graph,
     commands_script.run,
     commands_read.ls,
+    commands_compare.compare,
     commands_store.doctor,
     commands_store.export,
     commands_read.merge,

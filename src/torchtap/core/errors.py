@@ -8,6 +8,7 @@
     ├── NonFiniteError   (ArithmeticError) a value of a training that is not finite, with its origin
     ├── OffloadError     (RuntimeError)  saved tensors that cannot be moved as asked
     ├── RunError         (ValueError)    a file that is not a run, or a run that cannot answer
+    ├── CompareError     (ValueError)    two runs or modules that cannot be compared as asked
     ├── InputError       (ValueError)    an argument, model, picture or file that does not fit
     └── MissingExtraError (ImportError)  an optional dependency is not installed
 
@@ -54,6 +55,10 @@ class OffloadError(TorchtapError, RuntimeError):
 
 class RunError(TorchtapError, ValueError):
     """A file that is not a run, or a run that cannot answer a question."""
+
+
+class CompareError(TorchtapError, ValueError):
+    """Two runs or modules that cannot be compared as asked."""
 
 
 class InputError(TorchtapError, ValueError):

@@ -9,6 +9,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
 from typing import Any, Literal
 
 from torch import Tensor, nn
@@ -19,11 +21,14 @@ from torchtap.capture.watch import newest_numbers, note_of_step, watches_of
 from torchtap.core.closable import Closable
 from torchtap.core.doors import require
 from torchtap.core.errors import CaptureError, InputError, NonFiniteError
+from torchtap.core.modules import Where
+from torchtap.core.record import Sink
 from torchtap.core.torch_private import call_after_backward, current_task
 from torchtap.diagnosis.origins.investigate import Evidence, investigate, when_clean
 from torchtap.diagnosis.origins.kept_calls import Kept, KeptCall
 from torchtap.diagnosis.origins.origin import Origin
 from torchtap.diagnosis.origins.ranks import Ranks
+from torchtap.diagnosis.origins.recorder import Recorder
 from torchtap.diagnosis.origins.suspects import (
     OptimizedParams,
     first_bad_loss,
@@ -72,7 +77,14 @@ class Guard(Closable):
         skipped: the steps that were left out.
     """
 
-    def __init__(self, model: nn.Module, optimizer: Optimizer | None, keep: int, on: On) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer | None,
+        keep: int,
+        on: On,
+        recorder: Recorder | None,
+    ) -> None:
         self.origin: Origin | None = None
         self.origins: dict[int, Origin] = {}
         self.skipped: list[int] = []
@@ -89,10 +101,18 @@ class Guard(Closable):
         self._task = -1
         self._aside: list[tuple[Tensor, Tensor | None]] = []
         self._handles: list[Any] = []
+        self._recorder = recorder
 
     def _attach(self) -> None:
         self._kept.attach()
         self._handles = listen_to_optimizers(self)
+        if self._recorder is not None:
+            self._recorder.listen(self._record)
+
+    @property
+    def recorded(self) -> Path | None:
+        """Return the file of the flight recorder; ``None`` while it has not written."""
+        return None if self._recorder is None else self._recorder.written
 
     @property
     def step(self) -> int:
@@ -149,6 +169,8 @@ class Guard(Closable):
         return True
 
     def _next_step(self) -> None:
+        if self._recorder is not None:
+            self._recorder.step(self._steps[-1].numbers, self._steps[-1].ids)
         if len(self._steps) == self._steps.maxlen:
             for call in self._steps[0].calls:
                 call.release()
@@ -276,7 +298,16 @@ class Guard(Closable):
         self.origin = self.origin or found
         for watch in watches_of(self._model):
             note_of_step(watch, {"origin": json.dumps(found.as_dict())})
+        self._record(f"step {step.number} is not finite", found)
         self._act(found, step)
+
+    def _record(self, why: str, origin: Origin | None = None) -> None:
+        if self._recorder is None:
+            return
+        step = self._steps[-1]
+        random = step.calls[0].random if step.calls else ()
+        entry = None if origin is None else origin.as_dict()
+        self._recorder.write(why, step.numbers, step.ids, random, entry)
 
     @contextmanager
     def _paused(self) -> Iterator[None]:
@@ -309,6 +340,16 @@ class Guard(Closable):
 
     # ------------------------------------------------------------------ off
 
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if kind is not None and self._is_open:
+            self._record(f"{kind.__name__}: {error}")
+        super().__exit__(kind, error, traceback)
+
     def _closed(self) -> CaptureError:
         return CaptureError("This guard is closed; call tt.guard again to go on.")
 
@@ -324,6 +365,8 @@ class Guard(Closable):
                 for call in step.calls:
                     call.release()
             self._kept.detach()
+            if self._recorder is not None:
+                self._recorder.close()
             self._steps = deque([GuardedStep(self.step)])
 
 
@@ -332,7 +375,14 @@ def _optimizers() -> Iterator[Optimizer]:
 
 
 def guard(
-    model: nn.Module, *, optimizer: Optimizer | None = None, keep: int = 2, on: On = "raise"
+    model: nn.Module,
+    *,
+    optimizer: Optimizer | None = None,
+    keep: int = 2,
+    on: On = "raise",
+    record: str | Path | None = None,
+    where: Where | None = None,
+    ring: Sink | None = None,
 ) -> Guard:
     """Stay on during a training, and say where the first NaN or Inf was made.
 
@@ -353,6 +403,13 @@ def guard(
         on: ``"raise"`` a ``NonFiniteError`` before the optimizer's step; ``"warn"`` once and go on;
             ``"skip"``: leave the optimizer's step out, on all ranks; or call a function with the
             origin and go on.
+        record: file of a flight recorder, which keeps the last steps in memory and writes them as
+            a run when something is not finite, when an exception leaves the ``with`` block, or at
+            SIGTERM. Several ranks write a file each, ``crash.rank0.safetensors``.
+        where: what the recorder keeps, patterns as of ``tt.watch``; by default the batch, and all
+            outputs with their gradients.
+        ring: the sink that holds the last steps; by default ``tt.Memory(max_steps=4)``. For
+            statistics alone, ``tt.Stats(keep=8)``.
 
     Returns:
         a handle, also a context manager. ``guard.origin`` is the first origin.
@@ -383,7 +440,8 @@ def guard(
         raise InputError(
             f"tt.guard got a {kind.__name__} as optimizer; expected a torch.optim.Optimizer."
         )
-    made = Guard(model, optimizer, keep, on)
+    recorder = None if record is None else Recorder(model, record, where, ring)
+    made = Guard(model, optimizer, keep, on, recorder)
     made._attach()
     return made
 

@@ -121,11 +121,16 @@ class Kept:
         is_compiled = type(self._model).__name__ == "OptimizedModule"
         root = self._model if is_compiled else self.modules[""]
         tap = Tap("", {})
-        self._follower.put_on(root, before=_Enter(self, tap), after=_Leave(self, tap))
+        # Before the hooks of others: they change arguments in a replay once more.
+        self._follower.put_on(
+            root, before=_Enter(self, tap), after=_Leave(self, tap), is_first=True
+        )
         for path in () if self._is_called else outermost_parts(self.modules):
             tap = Tap(path, {})
             module = self.modules[path]
-            self._parts.put_on(module, before=_Enter(self, tap), after=_Leave(self, tap))
+            self._parts.put_on(
+                module, before=_Enter(self, tap), after=_Leave(self, tap), is_first=True
+            )
 
     def detach(self) -> None:
         """Take the hooks off the modules."""

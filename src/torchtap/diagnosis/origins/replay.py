@@ -8,13 +8,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import _disable_current_modes as without_dispatch_modes
 
 from torchtap.core.equality import same
 from torchtap.core.preserved import RandomState, set_mode
 from torchtap.core.rebuild import replace_arguments
 from torchtap.core.source_files import line_text
-from torchtap.core.torch_private import without_autocast
+from torchtap.core.torch_private import without_autocast, without_modes
 from torchtap.diagnosis.origins.kept_calls import Arrived, Kept, KeptCall
 from torchtap.diagnosis.origins.origin import BACKWARD, INPUT, Origin
 from torchtap.diagnosis.origins.put_back import PutBack
@@ -63,11 +62,11 @@ class Replay:
         gradients: list[tuple[int, Tensor]] = []
         with self._put_back(), trace:
             for number, call in enumerate(self.calls):
-                with without_dispatch_modes():
+                with without_modes():
                     named = [(f"argument {n}", t) for n, t in enumerate(_arguments(call))]
                     trace.begin_with(named, INPUT, call.path or ".")
                 own = self._run(call)
-                with without_dispatch_modes():
+                with without_modes():
                     self._note_loss(trace, call, number, own)
                 gradients += self._backward(call, own)
                 outs += own
@@ -113,7 +112,7 @@ class Replay:
         self._random.put_back(call.random)
         for module, mode in zip(self._kept.every, call.modes, strict=True):
             set_mode(module, mode)
-        with without_dispatch_modes(), torch.no_grad():
+        with without_modes(), torch.no_grad():
             for (module, name), buffer in zip(self._kept.places, call.buffers, strict=True):
                 now = module._buffers.get(name)
                 if now is None or buffer is None or same(now, buffer):
