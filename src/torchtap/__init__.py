@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from torchtap.diagnosis.comparison.result import Comparison as Comparison
     from torchtap.diagnosis.origins.guard import (
         Guard as Guard,
-        NonFiniteWarning as NonFiniteWarning,
         guard as guard,
     )
     from torchtap.diagnosis.origins.locate import locate as locate
@@ -102,7 +101,6 @@ _HOMES = {
     "Memory": "runs.memory",
     "MissingExtraError": "core.errors",
     "NonFiniteError": "core.errors",
-    "NonFiniteWarning": "diagnosis.origins.guard",
     "Offload": "saved.offload",
     "Origin": "diagnosis.origins.origin",
     "OffloadError": "core.errors",

@@ -18,8 +18,6 @@ people (a user's sink, a model's forward) keep their type and get a note.
 
 from __future__ import annotations
 
-from typing import Any
-
 
 class TorchtapError(Exception):
     """Base of all errors that torchtap raises on purpose."""
@@ -44,7 +42,7 @@ class EditError(TorchtapError, RuntimeError):
 class NonFiniteError(TorchtapError, ArithmeticError):
     """A step of a training has an Inf or NaN; ``origin`` says where it was made."""
 
-    def __init__(self, text: str, origin: Any = None) -> None:
+    def __init__(self, text: str, origin: object = None) -> None:
         super().__init__(text)
         self.origin = origin
 

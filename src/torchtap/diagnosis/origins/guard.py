@@ -43,10 +43,6 @@ _MOST_CALLS, _MOST_WAITING = 64, 16
 """Calls of one step that are kept, and those of them that have no gradient yet."""
 
 
-class NonFiniteWarning(UserWarning):
-    """A step of a training has an Inf or NaN."""
-
-
 @dataclass(slots=True)
 class GuardedStep:
     """What is kept of one step.
@@ -326,7 +322,7 @@ class Guard(Closable):
         if self._on == "raise":
             raise NonFiniteError(text, origin)
         if self._on == "warn":
-            warnings.warn(text, NonFiniteWarning, stacklevel=2)
+            warnings.warn(f"torchtap: {text}", stacklevel=2)
         elif callable(self._on):
             self._on(origin)
 
