@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from torchtap.edits.tensor import edit_tensor as edit_tensor
     from torchtap.explain.attribute import attribute as attribute
     from torchtap.explain.cam import cam as cam
-    from torchtap.explain.checks.result import Check as Check
+    from torchtap.explain.checks.check_result import Check as Check
     from torchtap.explain.maps.map import Map as Map
     from torchtap.failures.explain_errors import explain_errors as explain_errors
     from torchtap.graphs.graph import Graph as Graph
@@ -82,7 +82,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Absence": "core.absence",
     "CaptureError": "core.errors",
-    "Check": "explain.checks.result",
+    "Check": "explain.checks.check_result",
     "CompareError": "core.errors",
     "Comparison": "diagnosis.comparison.result",
     "Diagnosis": "runs.rules.diagnosis",
