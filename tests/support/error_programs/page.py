@@ -28,7 +28,9 @@ FOLDER = Path(__file__).parents[3] / "docs" / "errors"
 _MOST, _MOST_IN_TITLE = 400, 110
 _TITLES = {
     "arguments": "Arguments and attributes",
+    "attention": "Attention",
     "backward": "Backward",
+    "compilers": "Transforms and compilers",
     "dtypes_and_devices": "Dtypes and devices",
     "functions": "Custom functions",
     "hooks": "Hooks",
@@ -40,7 +42,11 @@ _TITLES = {
     "modules": "Modules and state dicts",
     "none_gradients": "Gradients that are None",
     "normalization": "Normalisation",
+    "numbers": "Values that are refused",
+    "optimizers": "Optimizers, schedulers and scalers",
     "products": "Products of matrices",
+    "resampling": "Pictures",
+    "sequences": "Sequences",
     "shapes": "Shapes",
     "systems": "Checkpoints, scalers and ranks",
 }
