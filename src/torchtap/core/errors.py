@@ -7,6 +7,7 @@
     ├── EditError        (RuntimeError)  an edit that cannot be made, or did not happen
     ├── OffloadError     (RuntimeError)  saved tensors that cannot be moved as asked
     ├── RunError         (ValueError)    a file that is not a run, or a run that cannot answer
+    ├── CompareError     (ValueError)    two runs or modules that cannot be compared as asked
     ├── InputError       (ValueError)    an argument, model, picture or file that does not fit
     └── MissingExtraError (ImportError)  an optional dependency is not installed
 
@@ -43,6 +44,10 @@ class OffloadError(TorchtapError, RuntimeError):
 
 class RunError(TorchtapError, ValueError):
     """A file that is not a run, or a run that cannot answer a question."""
+
+
+class CompareError(TorchtapError, ValueError):
+    """Two runs or modules that cannot be compared as asked."""
 
 
 class InputError(TorchtapError, ValueError):

@@ -16,6 +16,7 @@ from torchtap.core.errors import InputError
 from torchtap.core.modules import is_container, modules_of
 from torchtap.core.preserved import preserved
 from torchtap.core.tensors import kind_of
+from torchtap.core.torch_private import is_compiled_module
 from torchtap.core.tree import argument_leaves, leaves
 from torchtap.graphs.autograd import MOST_NODES, AutogradParts, ModelParts, read_autograd
 from torchtap.graphs.gradient_cuts import Cuts
@@ -109,13 +110,13 @@ def _graph_of_tensors(target: Any, model: Models) -> Graph:
     nodes, calls = by_parameters(found.nodes, found.edges, types)
     notes = [*_notes(found), *([INFERRED] if calls else [])]
     return Graph(
-        AUTOGRAD,
-        _title(tensors, models),
-        tuple(nodes),
-        tuple(found.edges),
-        tuple(calls),
-        tuple(found.roots),
-        tuple(notes),
+        kind=AUTOGRAD,
+        title=_title(tensors, models),
+        nodes=tuple(nodes),
+        edges=tuple(found.edges),
+        calls=tuple(calls),
+        roots=tuple(found.roots),
+        notes=tuple(notes),
         cuts=_cuts(models, tensors),
     )
 
@@ -250,12 +251,7 @@ def _run(
 
 
 def _notes_of(model: nn.Module) -> list[str]:
-    compiled = [
-        path
-        for path, module in model.named_modules()
-        if type(module).__name__ == "OptimizedModule"
-        or getattr(module, "_compiled_call_impl", None) is not None
-    ]
+    compiled = [path for path, module in model.named_modules() if is_compiled_module(module)]
     notes = []
     if compiled:
         notes.append(f"{compiled[0] or 'the model'} is compiled; it ran uncompiled to be seen")
@@ -284,13 +280,13 @@ def _watched_autograd(
     _refuse_none(found)
     nodes = by_sequence(found.nodes, found.edges, trace.events, trace.calls)
     return Graph(
-        AUTOGRAD,
-        f"Autograd graph of {type(model).__name__}",
-        tuple(nodes),
-        tuple(found.edges),
-        tuple(trace.calls),
-        tuple(found.roots),
-        (*_notes(found), *notes, *cuts.notes()),
+        kind=AUTOGRAD,
+        title=f"Autograd graph of {type(model).__name__}",
+        nodes=tuple(nodes),
+        edges=tuple(found.edges),
+        calls=tuple(trace.calls),
+        roots=tuple(found.roots),
+        notes=(*_notes(found), *notes, *cuts.notes()),
         cuts=cuts,
     )
 

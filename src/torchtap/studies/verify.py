@@ -19,6 +19,7 @@ from torchtap.core.ports import GRADIENT_PORTS
 from torchtap.core.printed_page import Line, Listed, Page, Part, Printed
 from torchtap.core.record import BACKWARD, EVAL, FORWARD, Key, Record
 from torchtap.core.site import Site
+from torchtap.core.torch_private import is_compiled_module
 from torchtap.hooks.uncompiled import uncompiled
 from torchtap.runs.memory import Memory
 from torchtap.studies.trial import Loss, Outcome, Place, Trial, true_values
@@ -144,7 +145,17 @@ def _verify(trial: Trial, where: Where) -> Verification:
                 by_chance = _unsteady(trial)  # Or because of the watch?
                 unsteady += by_chance if is_odd else []
         if unsteady:
-            return Verification(name, 0, 0, (), (), (), (), tuple(unsteady), notes=notes)
+            return Verification(
+                model=name,
+                num_values=0,
+                num_gradients=0,
+                changed=(),
+                wrong=(),
+                unverified=(),
+                absent=(),
+                unsteady=tuple(unsteady),
+                notes=notes,
+            )
     return Verification(
         model=name,
         num_values=proof.num_values,
@@ -229,8 +240,7 @@ def _notes(model: nn.Module) -> Iterator[str]:
     compiled = [
         path or "the whole model"
         for path, module in model.named_modules()
-        if type(module).__name__ == "OptimizedModule"
-        or getattr(module, "_compiled_call_impl", None) is not None
+        if is_compiled_module(module)
     ]
     if compiled:
         more = f" and {len(compiled) - 3} more" if len(compiled) > 3 else ""

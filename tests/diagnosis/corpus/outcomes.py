@@ -44,12 +44,18 @@ def outcomes() -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for half in HALVES:
         for case in cases(half):
+            watches: list[Unwatched] = []
 
-            def watching(model: nn.Module) -> Unwatched:
-                return Unwatched()
+            def watching(model: nn.Module, watches: list[Unwatched] = watches) -> Unwatched:
+                watches.append(Unwatched())
+                return watches[-1]
 
             score = case.train(watching)
             row: dict[str, Any] = {"score": None if math.isinf(score) else float(f"{score:.4g}")}
+            losses = watches[0].losses
+            if losses and not case.is_broken:
+                ends = sum(losses[:5]) / 5, sum(losses[-5:]) / 5
+                row["loss"] = [float(f"{end:.4g}") for end in ends]
             if case.is_broken:
                 healthy = found[case.sibling]["score"]
                 worse = math.isinf(score) or score > healthy + MARGIN * abs(healthy)

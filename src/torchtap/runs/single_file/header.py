@@ -183,7 +183,17 @@ class Header:
                 f"again, or save the run again."
             )
         labels = tuple(map(str, entry["labels"]))
-        return Value(site, step, call, entry["phase"], backward, labels, dtype, shape, name)
+        return Value(
+            site=site,
+            step=step,
+            call=call,
+            phase=entry["phase"],
+            backward=backward,
+            labels=labels,
+            dtype=dtype,
+            shape=shape,
+            name=name,
+        )
 
 
 def renamed(by_name: Mapping[str, T], prefix: str, other: str) -> dict[str, T]:
@@ -241,6 +251,8 @@ def read_header(path: str | Path, *, verify: bool = True) -> Header:
         raise FileNotFoundError(f"There is no run at {file}{_others(file)}")
     if file.is_dir():
         raise RunError(f"{file} is a directory; expected a file{_others(file / 'run')}")
+    if not file.is_file():  # To open a pipe would wait for who writes into it.
+        raise RunError(f"{file} is a device or a pipe; expected a file.")
     try:
         with file.open("rb") as stream:
             found = _read(file, stream)

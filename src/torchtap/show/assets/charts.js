@@ -78,11 +78,17 @@ function cellText(name, value) {
   return name === "nonfinite" ? grouped(value) : text(value);
 }
 
+// The place of the number that is nearest to another, in ascending ones.
+function nearest(numbers, wanted) {
+  const at = partAt({ steps: numbers }, wanted);
+  return at + 1 < numbers.length && numbers[at + 1] - wanted < wanted - numbers[at] ? at + 1 : at;
+}
+
 // One chart of a number of one or two runs. `lines`: label, run, packed, and packed counts of
 // elements that were not finite.
 function drawChart(host, lines, { isLog = false, height = 220, onStep, step }) {
   const tables = [];
-  const series = [{ label: "step", value: (u, v) => (v === null ? "" : grouped(v)) }];
+  const series = [{ label: "step", value: (u, v) => (v === null || v === undefined ? "" : grouped(v)) }];
   const bands = [];
   lines.forEach((line, number) => {
     const [low, high] = lowHigh(line.packed, line.run.steps.length);
@@ -93,7 +99,7 @@ function drawChart(host, lines, { isLog = false, height = 220, onStep, step }) {
       width: 1.5,
       spanGaps: false,
       points: { show: line.run.steps.length < 40, size: 4 },
-      value: (u, v) => (v === null ? "" : text(v)),
+      value: (u, v) => (v === null || v === undefined ? "" : text(v)),
     };
     tables.push(isExact ? [line.run.steps, low] : [line.run.steps, high, low]);
     series.push({ ...drawn, label: isExact ? line.label : `${line.label}, largest` });
@@ -106,6 +112,10 @@ function drawChart(host, lines, { isLog = false, height = 220, onStep, step }) {
   const axis = { stroke: color("--soft"), grid: { stroke: color("--line"), width: 1 }, ticks: { stroke: color("--line"), width: 1 } };
   const smallest = Math.min(
     ...data.slice(1).flat().filter((one) => one !== null && one !== 0).map(Math.abs), 1);
+  // Nothing is pointed at: the legend says the numbers of the step that is chosen.
+  const rest = (u) => {
+    if (u.legend.idx === null || u.legend.idx === undefined) u.setLegend({ idx: nearest(data[0], step()) });
+  };
   const chart = new uPlot(
     {
       width: Math.max(host.clientWidth, 220),
@@ -119,7 +129,7 @@ function drawChart(host, lines, { isLog = false, height = 220, onStep, step }) {
       bands,
       legend: { live: true },
       cursor: { drag: { x: true, y: false, uni: 20 }, points: { size: 6 } },
-      hooks: { draw: [(u) => drawMarks(u, lines, step())] },
+      hooks: { draw: [(u) => drawMarks(u, lines, step())], ready: [rest], setLegend: [rest] },
     },
     data,
     host,
@@ -128,6 +138,10 @@ function drawChart(host, lines, { isLog = false, height = 220, onStep, step }) {
     const found = chart.posToVal(event.offsetX, "x");
     if (Number.isFinite(found)) onStep(Math.round(found));
   });
+  chart.showStep = () => {
+    chart.redraw(false);
+    if (chart.cursor.idx === null || chart.cursor.idx === undefined) chart.setLegend({ idx: nearest(data[0], step()) });
+  };
   chart.root.setAttribute("role", "img");
   chart.root.setAttribute("aria-label", `${lines.map((one) => one.label).join(", ")} over the steps`);
   return chart;

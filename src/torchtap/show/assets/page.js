@@ -154,7 +154,7 @@ class ReportPage {
     this.step = next !== undefined && next - step < step - this.steps[place] ? next : this.steps[place];
     this.showStepText();
     this.table.showStep();
-    for (const chart of this.charts) chart.redraw(false);
+    for (const chart of this.charts) chart.showStep();
     if (this.tab === "flow") this.drawFlow();
     if (this.site) this.fillNumbers();
   }
@@ -197,14 +197,15 @@ class ReportPage {
     const close = element("button", { type: "button", "aria-label": "Close the site" }, "×");
     close.addEventListener("click", () => this.go({ site: "" , tab: "table" }));
     const chart = element("div", { class: "plot" });
+    const hasSteps = this.steps.length > 1;
     this.detail.replaceChildren(
       element("div", { class: "bar" }, element("h2", {}, this.site), close),
       element("p", { class: "soft" }, facts.filter(Boolean).join(" · ")),
-      ...this.warnings(), this.nameBar(), chart, ...this.spreads(), ...this.ownMaps(),
+      ...this.warnings(), ...(hasSteps ? [this.nameBar(), chart] : []), ...this.spreads(), ...this.ownMaps(),
       element("table", { class: "facts", id: "numbers" }),
     );
     const lines = this.lines((run) => run.series[this.site]?.[this.name], (run) => run.series[this.site]?.nonfinite);
-    if (lines.length) this.charts.push(drawChart(chart, lines, this.chartSettings(this.isLog)));
+    if (lines.length && hasSteps) this.charts.push(drawChart(chart, lines, this.chartSettings(this.isLog)));
     this.fillNumbers();
   }
 
@@ -257,9 +258,11 @@ class ReportPage {
       const canvas = element("canvas", { class: "spread" });
       drawSpread(canvas, spread);
       const label = this.data.runs.length > 1 ? `, ${run.label}` : "";
-      return element("figure", {},
-        element("figcaption", {}, `Histograms${label}: steps ${grouped(spread.steps[0])} to ${grouped(spread.steps.at(-1))}, from ${text(asNumber(spread.low))} (below) to ${text(asNumber(spread.high))} (above), counts on a logarithmic scale`),
-        canvas);
+      const ends = [text(asNumber(spread.low)), text(asNumber(spread.high))];
+      const said = spread.steps.length > 1
+        ? `Histograms${label}: steps ${grouped(spread.steps[0])} to ${grouped(spread.steps.at(-1))}, from ${ends[0]} (below) to ${ends[1]} (above), counts on a logarithmic scale`
+        : `Histogram${label}: step ${grouped(spread.steps[0])}, from ${ends[0]} (left) to ${ends[1]} (right), counts on a logarithmic scale`;
+      return element("figure", {}, element("figcaption", {}, said), canvas);
     });
   }
 
@@ -303,7 +306,7 @@ class ReportPage {
       const name = host.dataset.scalar;
       const lines = this.data.runs
         .filter((run) => run.scalars[name] !== undefined && run.steps.length)
-        .map((run) => ({ run, label: this.data.runs.length > 1 ? run.label : name, packed: run.scalars[name] }));
+        .map((run) => ({ run, label: this.data.runs.length > 1 ? run.label : name, packed: run.scalars[name], bad: run.bad_scalars[name] }));
       if (lines.length && host.clientWidth) this.charts.push(drawChart(host, lines, this.chartSettings(false, 180)));
     }
   }
@@ -320,7 +323,8 @@ class ReportPage {
             const at = (name) => isLast ? lastNumber(run.last[site], name) : lowHighAt(series[name], part)[1];
             const bad = at("nonfinite");
             return { site, value: at("absmax"), bad, isBad: bad > 0 };
-          });
+          })
+          .sort((one, two) => this.data.sites[one.site].depth - this.data.sites[two.site].depth);
         if (points.length) lines.push({ look: look + (number ? "2" : ""), points });
       }
     });

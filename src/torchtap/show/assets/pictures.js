@@ -48,24 +48,40 @@ function drawMaps(canvas, image, name) {
   canvas.setAttribute("aria-label", `Feature maps of ${image.site}, from ${text(image.smallest)} to ${text(image.largest)}`);
 }
 
-// Histograms over steps: a column for each step, and dark where no element is.
+// Histograms over steps: a column for each step, and nothing where no element is. One step alone is
+// drawn as bars.
 function drawSpread(canvas, spread) {
   const table = colorTable("viridis");
   const counts = bytesOf(spread.counts);
   const { bins, steps } = spread;
+  if (steps.length === 1) {
+    drawBars(canvas, counts, bins);
+    return;
+  }
   canvas.width = steps.length;
   canvas.height = bins;
   const context = canvas.getContext("2d");
   const pixels = context.createImageData(steps.length, bins);
   for (let column = 0; column < steps.length; column++) {
     for (let bin = 0; bin < bins; bin++) {
-      const [red, green, blue] = table[Math.min(counts[column * bins + bin], 254)];
-      pixels.data.set([red, green, blue, 255], 4 * ((bins - 1 - bin) * steps.length + column));
+      const level = counts[column * bins + bin];
+      const [red, green, blue] = table[Math.min(level, 254)];
+      pixels.data.set([red, green, blue, level ? 255 : 0], 4 * ((bins - 1 - bin) * steps.length + column));
     }
   }
   context.putImageData(pixels, 0, 0);
   canvas.setAttribute("role", "img");
   canvas.setAttribute("aria-label", `Histograms of steps ${steps[0]} to ${steps.at(-1)}, from ${text(spread.low)} to ${text(spread.high)}`);
+}
+
+function drawBars(canvas, counts, bins) {
+  canvas.width = 6 * bins;
+  canvas.height = 128;
+  const context = canvas.getContext("2d");
+  context.fillStyle = color("--one");
+  for (let bin = 0; bin < bins; bin++) context.fillRect(6 * bin, 128 - counts[bin] / 2, 5, counts[bin] / 2);
+  canvas.setAttribute("role", "img");
+  canvas.setAttribute("aria-label", "Histogram");
 }
 
 function svgElement(name, attributes, content = "") {
@@ -85,14 +101,19 @@ function drawFlow(host, lines, onSite) {
   const [most, least] = seen.length ? [Math.max(...seen), Math.min(...seen)] : [1, 1];
   const top = Math.ceil(Math.log10(most) + 1e-9);
   const bottom = Math.min(Math.max(Math.floor(Math.log10(least)), top - 12), top - 1);
-  const scale = (height - 44) / (top - bottom);
-  const y = (value) => (value > 0 ? 16 + (top - Math.max(Math.log10(value), bottom)) * scale : height - 14);
+  const scale = (height - 58) / (top - bottom);
+  const y = (value) => (value > 0 ? 16 + (top - Math.max(Math.log10(value), bottom)) * scale : height - 30);
   for (let power = bottom; power <= top; power += Math.max(1, Math.floor((top - bottom) / 6))) {
     const row = 16 + (top - power) * scale;
     svg.append(svgElement("path", { class: "grid", d: `M${left} ${row}H${width}` }));
-    svg.append(svgElement("text", { x: left - 6, y: row + 4 }, `1e${power}`));
+    svg.append(svgElement("text", { x: left - 6, y: row + 4 }, text(10 ** power)));
   }
-  svg.append(svgElement("text", { x: left - 6, y: height - 10 }, "0"));
+  if (lines.some((line) => line.points.some((point) => point.value === 0))) {
+    svg.append(svgElement("text", { x: left - 6, y: height - 26 }, "0"));
+  }
+  const named = lines.reduce((one, two) => (two.points.length > one.points.length ? two : one)).points;
+  svg.append(svgElement("text", { class: "first", x: left, y: height - 4 }, named[0].site));
+  svg.append(svgElement("text", { x: width, y: height - 4 }, named.at(-1).site));
   for (const line of lines) {
     const group = svgElement("g", { class: line.look });
     const step = (width - left - 16) / Math.max(line.points.length - 1, 1);

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from torchtap.core.text import plural
 from torchtap.runs.run import Run
 from torchtap.show.page import sections
 from torchtap.show.page.buckets import Buckets, packed, rounded
+from torchtap.show.page.comparison_panel import comparison_section
 from torchtap.show.page.document import document
 from torchtap.show.page.feature_images import BYTES, feature_images
 from torchtap.show.page.graph_panel import graph_panel
-from torchtap.show.page.highlights import Finding, compare, find
-from torchtap.show.page.measured_run import NAMES, MeasuredRun, SiteNumbers, measure_run
+from torchtap.show.page.highlights import Finding, by_depth, compare, find
+from torchtap.show.page.measured_run import (
+    NAMES,
+    MeasuredRun,
+    SiteNumbers,
+    measure_run,
+    steps_said,
+)
 from torchtap.show.page.value_spread import spread_over_steps
 
 if TYPE_CHECKING:
@@ -92,6 +100,7 @@ def page_html(
     made = [
         sections.overview(runs, [Finding(**one) for one in data["findings"]]),
         sections.sites(runs, runs[0].known_zero),
+        *([comparison_section(runs)] if len(runs) > 1 else ()),
         sections.flow(runs),
         sections.maps(data["maps"], data["map_notes"], map(_picture, parts.maps)),
         sections.graph(panel),
@@ -114,11 +123,16 @@ def _measured(run: Run, other: Run | None) -> list[MeasuredRun]:
 def _data(runs: Sequence[MeasuredRun], part: float) -> dict[str, Any]:
     first = runs[0]
     names = list(dict.fromkeys(name for one in runs for name in one.sites))
+    depth = {name: place for place, name in enumerate(by_depth(runs))}
     num_series = max(1, sum(len(one.sites) for one in runs) * len(NAMES) * 2)
     most = int(part * _NUMBERS / num_series)
     most = max(_FEWEST_POINTS, min(int(part * _MOST_POINTS), most))
     images, map_notes = feature_images(first.run, int(part * BYTES))
-    findings = find(first) if len(runs) == 1 else [*compare(*runs), *find(first)]
+    findings = find(first)
+    for other in runs[1:]:
+        bad = [one for one in find(other) if one.tone == "bad"]
+        findings += [replace(one, text=f"In {other.label}: {one.text}") for one in bad]
+        findings = [*compare(first, other), *findings]
     return {
         "format": FORMAT,
         "model": first.run.meta.model,
@@ -127,7 +141,7 @@ def _data(runs: Sequence[MeasuredRun], part: float) -> dict[str, Any]:
         "names": list(NAMES),
         "findings": [asdict(one) for one in findings],
         "known_zero": first.known_zero,
-        "sites": {name: _site(name, runs) for name in names},
+        "sites": {name: _site(name, runs, depth) for name in names},
         "runs": [_run(one, most, part) for one in runs],
         "maps": images,
         "map_notes": map_notes,
@@ -136,20 +150,17 @@ def _data(runs: Sequence[MeasuredRun], part: float) -> dict[str, Any]:
 
 
 def _subtitle(one: MeasuredRun) -> str:
-    from torchtap.core.text import plural
-
-    steps = one.run.steps
-    said = f", steps {steps[0]} to {steps[-1]}" if steps else ""
-    return f"{plural(len(one.sites), 'site')}, {plural(len(steps), 'step')}{said}"
+    return f"{plural(len(one.sites), 'site')}, {steps_said(one.run.steps)}"
 
 
-def _site(name: str, runs: Sequence[MeasuredRun]) -> dict[str, Any]:
+def _site(name: str, runs: Sequence[MeasuredRun], depth: Mapping[str, int]) -> dict[str, Any]:
     there: SiteNumbers = next(one.sites[name] for one in runs if name in one.sites)
     row = there.row
     return {
         "path": row.site.path,
         "port": row.site.port,
         "leaf": row.site.leaf,
+        "depth": depth[name],
         "type": row.type,
         "dtype": row.dtype,
         "shape": None if row.shape is None else list(row.shape),
@@ -168,6 +179,7 @@ def _run(one: MeasuredRun, most: int, part: float) -> dict[str, Any]:
         "num_steps": len(one.steps),
         **steps,
         "scalars": {name: packed(buckets, values) for name, values in one.scalars.items()},
+        "bad_scalars": {name: packed(buckets, values) for name, values in one.bad_scalars.items()},
         "series": {
             name: {key: packed(buckets, values) for key, values in numbers.series.items()}
             for name, numbers in one.sites.items()

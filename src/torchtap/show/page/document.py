@@ -74,7 +74,7 @@ _KEYS = (
     '<dialog id="keys" aria-labelledby="keys-title"><h2 id="keys-title">Keys</h2><dl>'
     "<dt>/</dt><dd>filter the sites</dd><dt>j, k or ↓, ↑</dt><dd>next, previous site</dd>"
     "<dt>Enter</dt><dd>open the site</dd><dt>←, →</dt><dd>one step back, on</dd>"
-    "<dt>Esc</dt><dd>clear the filter, close</dd><dt>1 to 6</dt><dd>parts of the page</dd>"
+    "<dt>Esc</dt><dd>clear the filter, close</dd><dt>1, 2, …</dt><dd>parts of the page</dd>"
     "<dt>?</dt><dd>this list</dd></dl>"
     '<form method="dialog"><button>Close</button></form></dialog>'
 )

@@ -34,8 +34,9 @@ class Finding:
     @property
     def address(self) -> str:
         """Return the part of the page's address that opens it."""
-        step = "" if self.step is None else f"&step={self.step}"
-        return f"#site={quoted(self.site)}{step}" if self.site else ""
+        parts = [f"site={quoted(self.site)}"] if self.site else []
+        parts += [f"step={self.step}"] if self.step is not None else []
+        return f"#{'&'.join(parts)}" if parts else ""
 
 
 def quoted(text: str) -> str:
@@ -47,7 +48,12 @@ def quoted(text: str) -> str:
 
 def find(measured: MeasuredRun) -> list[Finding]:
     """Return what stands out, the worst first."""
-    found = [*_not_finite(measured), *_without_gradient(measured), *_constant(measured)]
+    found = [
+        *_not_finite(measured),
+        *_bad_scalars(measured),
+        *_without_gradient(measured),
+        *_constant(measured),
+    ]
     if not any(one.tone == "bad" for one in found) and measured.sites:
         steps = plural(len(measured.run.steps), "step")
         found.insert(0, Finding(f"Everything that was watched is finite in {steps}.", "good"))
@@ -67,6 +73,25 @@ def _not_finite(measured: MeasuredRun) -> Iterator[Finding]:
         str(first.site),
         first.first_bad,
     )
+
+
+def _bad_scalars(measured: MeasuredRun) -> Iterator[Finding]:
+    for name, bad in measured.bad_scalars.items():
+        places = np.flatnonzero(bad > 0)
+        step = measured.steps[int(places[0])]
+        times = f", in {count(len(places))} steps in all" if len(places) > 1 else ""
+        text = f"The logged {name} was NaN or infinite first in step {count(step)}{times}."
+        yield Finding(text, "bad", step=step)
+
+
+def by_depth(runs: Sequence[MeasuredRun]) -> list[str]:
+    """Return the sites of runs in the order of the forward, a module after all inside of it."""
+    found: dict[str, tuple[int, int, int]] = {}
+    for one in runs:
+        moment = moments(one.run.meta)
+        for name, numbers in one.sites.items():
+            found.setdefault(name, moment(Site(numbers.site.path, "output")))
+    return sorted(found, key=lambda name: found[name])
 
 
 def moments(meta: Meta) -> Callable[[Site], tuple[int, int, int]]:

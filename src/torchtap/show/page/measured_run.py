@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from torchtap.core.errors import SiteError
 from torchtap.core.site import Site
+from torchtap.core.text import count, plural
 from torchtap.plot.zero_gradients import zero_by_construction
 from torchtap.runs.run import Run
 from torchtap.runs.tables.columns import Row
@@ -68,7 +69,9 @@ class MeasuredRun:
         label: that stands beside its numbers where two runs are shown.
         steps: of the run, ascending.
         sites: text of the site -> its numbers, in the order of the run.
-        scalars: name -> ``float64[steps]`` of what was logged.
+        scalars: name -> ``float64[steps]`` of what was logged; NaN where nothing was.
+        bad_scalars: name -> ``float64[steps]``, 1 where a number was logged that is NaN or
+            infinite; for those alone that ever were.
         known_zero: text of the site -> why its gradient is zero whatever the training does.
         notes: what is to be known of how it was read.
     """
@@ -78,6 +81,7 @@ class MeasuredRun:
     steps: list[int]
     sites: dict[str, SiteNumbers]
     scalars: dict[str, Floats]
+    bad_scalars: dict[str, Floats] = field(default_factory=dict)
     known_zero: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
@@ -90,7 +94,11 @@ def measure_run(run: Run, label: str) -> MeasuredRun:
     every = sorted({*steps, *(step for own, _ in logged.values() for step in own)})
     found = MeasuredRun(run, label, every, {}, {})
     for name, (own, values) in logged.items():
-        found.scalars[name] = _spread(every, own, np.asarray(values, dtype=np.float64))
+        numbers = np.asarray(values, dtype=np.float64)
+        found.scalars[name] = _spread(every, own, numbers)
+        bad = ~np.isfinite(numbers)
+        if bad.any():
+            found.bad_scalars[name] = np.nan_to_num(_spread(every, own, bad.astype(np.float64)))
     try:
         rows = list(run.table()) if run.sites else []
     except SiteError:
@@ -104,6 +112,14 @@ def measure_run(run: Run, label: str) -> MeasuredRun:
     zero = zero_by_construction(run, [one.site for one in found.sites.values()])
     found.known_zero.update((str(site), reason) for site, reason in zero.items())
     return found
+
+
+def steps_said(steps: list[int]) -> str:
+    """Return how many steps there are, and which: ``12 steps, 0 to 11``, or ``step 3``."""
+    if len(steps) == 1:
+        return f"step {count(steps[0])}"
+    said = plural(len(steps), "step")
+    return f"{said}, {count(steps[0])} to {count(steps[-1])}" if steps else said
 
 
 def _spread(steps: list[int], own: list[int], values: Floats) -> Floats:

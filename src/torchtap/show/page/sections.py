@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from torchtap.core.text import count, number, percent, plural, shape, size
+from torchtap.core.text import count, number, percent, plural, size, typed
 from torchtap.show.page.graph_panel import GraphPanel
-from torchtap.show.page.highlights import Finding, absences
-from torchtap.show.page.measured_run import NAMES, MeasuredRun, SiteNumbers
+from torchtap.show.page.highlights import Finding, absences, by_depth
+from torchtap.show.page.measured_run import NAMES, MeasuredRun, SiteNumbers, steps_said
 from torchtap.show.page.static_pictures import flow_chart, safe, sparkline
 
 COLUMNS = (
@@ -24,7 +24,8 @@ COLUMNS = (
     ("shape", "shape"),
 )
 _MOST_SCALARS = 12
-_LENGTH = 120
+_LENGTH, _NAME = 120, 68
+"""Characters of a text, and of the name of a site in the table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ def overview(runs: Sequence[MeasuredRun], findings: Iterable[Finding]) -> Sectio
     items = "".join(map(_finding, findings)) or "<li>Nothing was recorded.</li>"
     tables = "".join(_facts(one, has_label=len(runs) > 1) for one in runs)
     scalars = _scalars(runs)
-    body = f'<h2>Findings</h2><ul class="findings">{items}</ul>{scalars}<h2>Run</h2>{tables}'
+    body = f'<h2>What stands out</h2><ul class="findings">{items}</ul>{scalars}<h2>Run</h2>{tables}'
     return Section("overview", "Overview", body)
 
 
@@ -58,8 +59,6 @@ def _finding(one: Finding) -> str:
 
 def _facts(one: MeasuredRun, *, has_label: bool) -> str:
     run, meta = one.run, one.run.meta
-    steps = run.steps
-    said = plural(len(steps), "step") + (f", {steps[0]} to {steps[-1]}" if steps else "")
     parameters = sum(meta.num_parameters.values())
     ranks = f"{meta.rank} of {meta.world_size}" if meta.world_size > 1 else ""
     kept = f"{plural(len(run), 'value')}, {size(run.nbytes)}" if len(run) else "none"
@@ -67,7 +66,7 @@ def _facts(one: MeasuredRun, *, has_label: bool) -> str:
         ("model", meta.model),
         ("modules", count(len(meta.modules)) if meta.modules else ""),
         ("parameters", count(parameters) if parameters else ""),
-        ("steps", said),
+        ("steps", steps_said(run.steps)),
         ("sites", count(len(one.sites))),
         ("values kept", kept),
         ("watched", ", ".join(meta.where)),
@@ -102,7 +101,8 @@ def _still_scalar(one: MeasuredRun, name: str) -> str:
     values = one.scalars[name]
     seen = values[~np.isnan(values)]
     last = number(float(seen[-1])) if len(seen) else "no number"
-    line = sparkline(values, np.isinf(values).astype(float), f"{name} over the steps")
+    bad = one.bad_scalars.get(name, np.zeros(len(values)))
+    line = sparkline(values, bad, f"{name} over the steps")
     return f'<p class="still">{line} {last}</p>'
 
 
@@ -137,10 +137,14 @@ def sites(runs: Sequence[MeasuredRun], reasons: dict[str, str]) -> Section:
 
 
 def _columns(runs: Sequence[MeasuredRun]) -> Iterator[tuple[str, str]]:
-    yield from COLUMNS
+    yield from (one for one in COLUMNS if one[0] != "series" or _has_series(runs))
     if len(runs) > 1:
         yield "other", f"std in {runs[1].label}"
         yield "ratio", "ratio"
+
+
+def _has_series(runs: Sequence[MeasuredRun]) -> bool:
+    return any(len(one.steps) > 1 for one in runs)
 
 
 def _row(name: str, runs: Sequence[MeasuredRun], reason: str) -> str:
@@ -150,7 +154,7 @@ def _row(name: str, runs: Sequence[MeasuredRun], reason: str) -> str:
     only = [one.label for one, found in zip(runs, own, strict=True) if found is not None]
     remark = f"only in {only[0]}" if len(only) < len(runs) else reason and "zero by construction"
     cells = [
-        f'<th scope="row"><a href="#site={_anchor(name)}">{_short(name)}</a>'
+        f'<th scope="row"><a href="#site={_anchor(name)}">{_short(name, _NAME)}</a>'
         + (
             f' <small title="{safe(reason or remark)}">{_short(remark, 40)}</small>'
             if remark
@@ -158,7 +162,7 @@ def _row(name: str, runs: Sequence[MeasuredRun], reason: str) -> str:
         )
         + "</th>",
         f'<td class="type">{_short(there.row.type)}</td>',
-        f'<td class="series">{"".join(_spark(one) for one in own)}</td>',
+        f'<td class="series">{"".join(_spark(one) for one in own)}</td>' * _has_series(runs),
         *(f'<td class="number" data-name="{key}">{cell(key, last.get(key))}</td>' for key in NAMES),
         f'<td class="shape">{_short(_typed(there))}</td>',
     ]
@@ -184,7 +188,7 @@ def _spark(one: SiteNumbers | None) -> str:
 
 def _typed(one: SiteNumbers) -> str:
     row = one.row
-    return f"{row.dtype}{shape(row.shape)}" if row.shape is not None else row.dtype
+    return typed(row.dtype, row.shape) if row.shape is not None else row.dtype
 
 
 def cell(name: str, value: float | None) -> str:
@@ -224,7 +228,8 @@ def flow(runs: Sequence[MeasuredRun]) -> Section:
     lines = []
     for one, looks in zip(runs, (("forward", "backward"), ("forward2", "backward2")), strict=False):
         for port, look in zip(("output", "grad_output"), looks, strict=True):
-            own = [(name, n.last["absmax"]) for name, n in one.sites.items() if n.site.port == port]
+            here = [one.sites[name] for name in by_depth(runs) if name in one.sites]
+            own = [(str(n.site), n.last["absmax"]) for n in here if n.site.port == port]
             label = port if len(runs) == 1 else f"{port} of {one.label}"
             lines += [(f"absmax, {label}", look, own)] if own else []
     missing = [
@@ -239,7 +244,8 @@ def flow(runs: Sequence[MeasuredRun]) -> Section:
     still = flow_chart(lines, "Largest magnitudes over depth, in the last step")
     body = (
         "<p>Largest magnitude of each module's output and of the gradient with respect to it, in "
-        "the order of the modules, on a logarithmic axis. Zeros stand at the bottom.</p>"
+        "the order of the modules, each after those inside of it, on a logarithmic axis. A cross "
+        "on top: NaN or infinity.</p>"
         f'<ul class="keys">{keys}</ul><div id="flow-chart">{still}</div>{"".join(missing)}'
     )
     return Section("flow", "Flow", body)

@@ -8,7 +8,7 @@ from html import escape
 
 import numpy as np
 
-from torchtap.core.text import clean, number
+from torchtap.core.text import clean, elide, number
 from torchtap.show.page.buckets import Buckets, Floats
 
 _POINTS, _WIDTH, _HEIGHT = 48, 96, 20
@@ -89,17 +89,17 @@ def flow_chart(lines: Sequence[tuple[str, str, Sequence[tuple[str, float]]]], ti
     bottom = max(math.floor(math.log10(min(seen))), top - _DECADES)
     bottom = min(bottom, top - 1)
     width, height, left = 720, 240, 48
-    scale = (height - 40) / (top - bottom)
+    scale = (height - 48) / (top - bottom)
 
     def y(value: float) -> float:
         if not value > 0:
-            return height - 16
+            return height - 20
         return 16 + (top - max(math.log10(value), bottom)) * scale
 
     every = max(1, (top - bottom) // 6)
     grid = [
         f'<path class="grid" d="M{left} {16 + (top - power) * scale:.0f}H{width}"/>'
-        f'<text x="{left - 6}" y="{20 + (top - power) * scale:.0f}">1e{power}</text>'
+        f'<text x="{left - 6}" y="{20 + (top - power) * scale:.0f}">{number(10.0**power)}</text>'
         for power in range(bottom, top + 1, every)
     ]
     drawn = []
@@ -112,8 +112,14 @@ def flow_chart(lines: Sequence[tuple[str, str, Sequence[tuple[str, float]]]], ti
         )
         dots = "".join(_dot(x, y(value), text, name, value) for x, text, value in points)
         drawn.append(f'<g class="{look}"><path d="{path}"/>{dots}</g>')
-    body = "".join((*grid, *drawn))
-    floor = f'<text x="{left - 6}" y="{height - 12}">0</text>'
+    named = max((own for _, _, own in lines), key=len)
+    ends = (
+        f'<text class="first" x="{left}" y="{height - 1}">{safe(elide(named[0][0], 50))}</text>'
+        f'<text x="{width}" y="{height - 1}">{safe(elide(named[-1][0], 50))}</text>'
+    )
+    body = "".join((*grid, *drawn, ends))
+    has_zero = any(value == 0 for _, _, own in lines for _, value in own)
+    floor = f'<text x="{left - 6}" y="{height - 16}">0</text>' if has_zero else ""
     return (
         f'<svg class="flow" viewBox="0 0 {width} {height}" role="img" aria-label="{safe(title)}">'
         f"{body}{floor}</svg>"

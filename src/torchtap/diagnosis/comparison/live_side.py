@@ -1,0 +1,160 @@
+"""One model, run on a batch, with all that is needed to give its calls to another one."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchtap.capture.missing import is_compiled
+from torchtap.capture.watch import watch
+from torchtap.core.distributed import num_ranks
+from torchtap.core.errors import InputError
+from torchtap.core.modules import modules_of
+from torchtap.core.preserved import mode_of, set_mode
+from torchtap.core.rebuild import replace_arguments
+from torchtap.core.tree import leaves
+from torchtap.diagnosis.calls.capture import Capture, Captured
+from torchtap.diagnosis.comparison.step_calls import State, StepCalls, step_calls
+from torchtap.diagnosis.comparison.traits import Traits, traits_of_modules
+from torchtap.hooks.uncompiled import uncompiled
+from torchtap.runs.meta import Meta
+from torchtap.studies.trial import Trial, default_loss
+
+_WHERE = "*:input,output,grad_input,grad_output,param_grad"
+Loss = Callable[[Any], Tensor | None]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Seen:
+    """What one run of a model showed.
+
+    Attributes:
+        calls: of the modules, and parameters and the like.
+        meta: what modules were set to.
+        captured: (path, call) -> what the call was given; empty where that could not be held.
+        why_not: why not.
+    """
+
+    calls: StepCalls
+    meta: Meta
+    captured: Mapping[tuple[str, int], Captured]
+    why_not: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LiveSide:
+    """One model with the batch that it is called with.
+
+    Attributes:
+        trial: runs it again and again from the same state.
+        modules: path -> module.
+        traits: path -> what tells the module from another.
+        cast: the dtype that the inputs were converted to; empty if they were not.
+    """
+
+    trial: Trial
+    modules: Mapping[str, nn.Module]
+    traits: Mapping[str, Traits]
+    cast: str = ""
+
+    @property
+    def model(self) -> nn.Module:
+        """The outermost module, wrappers looked through."""
+        return self.modules[""]
+
+    @property
+    def is_compiled(self) -> bool:
+        """Return whether a compiler made code of it."""
+        return is_compiled(self.trial.model)
+
+    def outputs(self) -> dict[str, Tensor]:
+        """Run the forward as it is, also compiled; leaf -> tensor."""
+        with self._restored(), torch.set_grad_enabled(torch.is_grad_enabled()):
+            self.trial.rewind()
+            output = self.trial.model(*self.trial.args, **self.trial.kwargs)
+            return {leaf: one.detach().clone() for leaf, one in leaves(output)}
+
+    def see(self, wanted: Sequence[str] | None, *, capture: bool = True) -> Seen:
+        """Run forward and, where that can be, backward.
+
+        Args:
+            wanted: leaves of the output that the loss is made of; ``None`` for no backward.
+            capture: whether what calls are given is held too.
+        """
+        if capture and num_ranks() <= 1:
+            try:
+                return self._see(wanted, capture=True)
+            except InputError as error:  # A lock, a generator: the rest can be compared.
+                seen = self._see(wanted, capture=False)
+                return Seen(seen.calls, seen.meta, {}, str(error))
+        why_not = "several ranks would have to call it again together" if capture else ""
+        seen = self._see(wanted, capture=False)
+        return Seen(seen.calls, seen.meta, {}, why_not)
+
+    def _see(self, wanted: Sequence[str] | None, *, capture: bool) -> Seen:
+        held = Capture(self.modules, lambda path, call: capture)
+        with self._restored(), uncompiled():
+            with watch(self.trial.model, _WHERE, copy="always") as watching:
+                self.trial.rewind()
+                with held if capture else contextlib.nullcontext():
+                    output = self.trial.model(*self.trial.args, **self.trial.kwargs)
+                    loss = None if wanted is None else _loss(output, wanted)
+                    if loss is not None:
+                        loss.backward()  # type: ignore[no-untyped-call]
+            calls = step_calls(watching.run, 0, self.traits)
+        return Seen(self._with_states(calls), watching.run.meta, dict(held.calls))
+
+    def _with_states(self, calls: StepCalls) -> StepCalls:
+        """Add parameters and buffers, which are at hand."""
+        states = [*calls.states]
+        for path, module in self.modules.items():
+            for port, table in (("param", module._parameters), ("buffer", module._buffers)):
+                values = {name: one.detach() for name, one in table.items() if one is not None}
+                states += [State(path, port, 0, values)] if values else []
+        return StepCalls(calls.step, calls.calls, states, calls.is_ordered, calls.num_lost)
+
+    @contextlib.contextmanager
+    def _restored(self) -> Iterator[None]:
+        modes = [(module, mode_of(module)) for module in self.modules.values()]
+        try:
+            with self.trial.restored():
+                yield
+        finally:
+            for module, mode in modes:
+                set_mode(module, mode)
+
+
+def live_side(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> LiveSide:
+    """Make a side, with inputs in the model's dtype where it cannot be called with others."""
+    modules, _ = modules_of(model)
+    side = LiveSide(Trial(model, args, kwargs, None), modules, traits_of_modules(modules))
+    dtype = _own_dtype(model)
+    if dtype is None or all(one.dtype == dtype for _, one in _floating(args, kwargs)):
+        return side
+    try:
+        side.outputs()
+    except (RuntimeError, ValueError, TypeError):
+        args, kwargs = replace_arguments(
+            args, kwargs, lambda _, one: one.to(dtype) if one.is_floating_point() else one
+        )
+        trial = Trial(model, args, kwargs, None)
+        return LiveSide(trial, modules, side.traits, str(dtype).removeprefix("torch."))
+    return side
+
+
+def _own_dtype(model: nn.Module) -> torch.dtype | None:
+    found = {one.dtype for one in model.parameters() if one.is_floating_point()}
+    return found.pop() if len(found) == 1 else None
+
+
+def _floating(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[tuple[str, Tensor]]:
+    return [each for each in leaves((args, dict(kwargs))) if each[1].is_floating_point()]
+
+
+def _loss(output: Any, wanted: Sequence[str]) -> Tensor | None:
+    return default_loss([one for leaf, one in leaves(output) if leaf in wanted])

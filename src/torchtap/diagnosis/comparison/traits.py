@@ -1,0 +1,74 @@
+"""What tells a module from another: its class, and sizes and norms of its parameters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from torchtap.core.distributed import local
+from torchtap.core.equality import has_memory
+
+_DIGITS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What tells a module from another, whatever it is called.
+
+    Attributes:
+        type: class name.
+        sizes: elements of each parameter, ascending.
+        norms: of each size, norm and sum, rounded: they survive a transpose and another name. Equal
+            ones do not prove equal parameters. ``None`` where values are not known.
+        terms: of its longest sum, as far as the parameters tell; 0 where they do not.
+        dtypes: of the parameters.
+    """
+
+    type: str = ""
+    sizes: tuple[int, ...] = ()
+    norms: tuple[tuple[int, float, float], ...] | None = None
+    terms: int = 0
+    dtypes: tuple[str, ...] = ()
+
+
+def traits_of(type_name: str, params: Iterable[Tensor]) -> Traits:
+    """The traits of a module with these parameters, its own and those of its parts."""
+    found = [local(param.detach())[0] for param in params]
+    known = all(has_memory(param) for param in found)
+    return Traits(
+        type_name,
+        tuple(sorted(param.numel() for param in found)),
+        tuple(sorted(map(_norms, found))) if known else None,
+        max((num_terms(tuple(param.shape)) for param in found), default=0),
+        tuple({str(param.dtype).removeprefix("torch."): None for param in found}),
+    )
+
+
+def traits_of_modules(modules: Mapping[str, nn.Module]) -> dict[str, Traits]:
+    """Path -> traits."""
+    return {
+        path: traits_of(type(module).__name__, module.parameters())
+        for path, module in modules.items()
+    }
+
+
+def num_terms(shape: tuple[int, ...]) -> int:
+    """Terms that one number is the sum of, where this is the shape of a weight."""
+    return math.prod(shape[1:]) if len(shape) > 1 else 0
+
+
+def _norms(param: Tensor) -> tuple[int, float, float]:
+    if not param.numel() or not (param.is_floating_point() or param.is_complex()):
+        return param.numel(), 0.0, 0.0
+    wide = param.abs().double() if param.is_complex() else param.double()
+    if wide.layout is not torch.strided:
+        wide = wide.to_dense()
+    return param.numel(), _rounded(float(wide.norm())), _rounded(float(wide.sum()))
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{_DIGITS}g}")
