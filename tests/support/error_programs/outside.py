@@ -453,8 +453,10 @@ VALUES = [
         "A scale that is negative",
         "parameter of a distribution",
         """
+        from torch.distributions import Normal
+
         raw = torch.tensor([0.5, -1.0], requires_grad=True)
-        found = torch.distributions.Normal(torch.zeros(2), raw, validate_args=True)  # raises
+        found = Normal(torch.zeros(2), raw, validate_args=True)  # raises
         """,
         "",
         "F.softplus(raw) + 1e-6",
