@@ -46,11 +46,14 @@ OTHERS: dict[str, tuple[str, ...]] = {
     "doctor --json": ("doctor", "RUN_FILE", "--json"),
     "merge": ("merge", "RUN_FILE", "--to", "OUT/merged.safetensors"),
     "export npz": ("export", "RUN_FILE", "--format", "npz", "-o", "OUT/x.npz"),
+    "report": ("report", "RUN_FILE", "-o", "OUT/page.html"),
+    "top": ("top", "RUN_FILE", "--once"),
     "export csv": ("export", "RUN_FILE", "-o", "OUT/x.csv"),
     "cam": ("cam", "RUN_FILE", "--shape", "2,3", "-o", "OUT/map.png"),
     "summary": ("summary", "RUN_FILE", "--shape", "2,3"),
     "record": ("record", "RUN_FILE", "--shape", "2,3", "--to", "OUT/r.safetensors"),
     "record --data": ("record", "torch.nn:ReLU", "--data", "RUN_FILE", "--to", "OUT/run"),
+    "report --json": ("report", "RUN_FILE", "--json", "-o", "OUT/page.html"),
     "run --to": ("run", "--to", "RUN_FILE", "no_such_script.py"),
     "run --to --resume": ("run", "--to", "RUN_FILE", "--resume", "no_such_script.py"),
 }
@@ -223,5 +226,5 @@ def test_what_is_damaged_or_empty_ends_without_a_traceback(
 
 def test_every_command_that_takes_a_run_is_tried() -> None:
     tried = {words[0] for words in (*READING.values(), *OTHERS.values())}
-    # The demo takes nothing, and `attribute` and `selfcheck` no run.
-    assert set(cli.cli.commands) - tried <= {"demo", "attribute", "selfcheck"}
+    # The demo takes nothing, `attribute` and `selfcheck` no run; `serve` ends when interrupted.
+    assert set(cli.cli.commands) - tried <= {"demo", "attribute", "selfcheck", "serve"}

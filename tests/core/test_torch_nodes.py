@@ -54,6 +54,17 @@ RECTIFIERS: dict[str, Callable[[Tensor], Tensor]] = {
     "ThresholdBackward": lambda x: F.threshold(x, 0, 0),
 }
 
+ZEROS: dict[str, Callable[[Tensor], Tensor]] = {
+    "RoundBackward": torch.round,
+    "FloorBackward": torch.floor,
+    "CeilBackward": torch.ceil,
+    "TruncBackward": torch.trunc,
+    "SignBackward": torch.sign,
+    "ZeroBackward": lambda x: (x * 1).zero_(),
+    "FillBackward": lambda x: (x * 1).fill_(2.0),
+    "CopyBackwards": lambda x: (x * 1).copy_(torch.ones(4, 4)),
+}
+
 IN_PLACE: dict[str, Callable[[Tensor], Tensor]] = {
     "CeluBackward": lambda x: F.celu(x, inplace=True),
     "ClampBackward": lambda x: x.clamp_(0, 1),
@@ -104,6 +115,19 @@ def test_a_rectifier_in_place_is_called_as_it_was(name: str) -> None:
 def test_every_rectifier_is_tried() -> None:
     known = {torch_nodes.RELU, torch_nodes.THRESHOLD, torch_nodes.HARDTANH, *torch_nodes.CLAMPS}
     assert known | torch_nodes.SOFT_RECTIFIERS.keys() == RECTIFIERS.keys()
+
+
+@pytest.mark.parametrize("name", ZEROS)
+def test_a_node_that_hands_back_zeros_is_called_as_it_was(name: str) -> None:
+    x = leaf()
+    result = ZEROS[name](x)
+    assert family(node_of(result).name().rpartition("::")[2]) == name
+    result.sum().backward()
+    assert x.grad is not None and not x.grad.any()
+
+
+def test_every_node_that_hands_back_zeros_is_tried() -> None:
+    assert ZEROS.keys() == torch_nodes.WITHOUT_SLOPE | torch_nodes.OVERWRITES
 
 
 def test_other_nodes_are_called_as_they_were() -> None:

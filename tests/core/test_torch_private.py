@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -22,8 +23,13 @@ from torchtap.core.torch_private import ATTRIBUTES, NAMES, PrivateName
 from torchtap.studies.probes import PROBES, trouble_with
 
 SOURCE = Path(torchtap.__file__).parent
-OURS = ("_page", "_html_row", "_of_sites")
-"""Private members of classes of torchtap that another file of torchtap reads."""
+OURS = {"_page", "_html_row", "_of_sites", "_underflow", "_overflow", "_bn1", "_dynamo"}
+"""Private members that another file of torchtap reads, columns, a layer of the demo, a folder."""
+OPERATORS = {
+    *("_scaled_dot_product_flash_attention_for_cpu", "_local_scalar_dense", "_unsafe_view"),
+    *("_foreach_", "_fused_", "_amp_foreach_"),
+}
+"""Operators, which have schemas that PyTorch keeps, and beginnings of their names."""
 
 
 @pytest.mark.parametrize("name", NAMES.values(), ids=lambda one: one.name)
@@ -47,27 +53,39 @@ def test_a_name_that_is_gone_is_found_out(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def private_attributes(tree: ast.AST) -> Iterator[str]:
-    """Attributes with an underscore that are read of anything but ``self`` and ``cls``."""
+    """Private names that are read of anything but ``self`` and ``cls``, or stand in a text."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and node.attr.startswith("_"):
+        if isinstance(node, ast.Attribute):
             is_own = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
-            if not is_own and not node.attr.startswith("__"):
-                yield node.attr
+            name = "" if is_own else node.attr
+        else:
+            name = str(getattr(node, "value", "")) if isinstance(node, ast.Constant) else ""
+        if name.isidentifier() and name.startswith("_") and not name.startswith("__"):
+            yield name
 
 
 def test_every_private_attribute_of_pytorch_is_listed() -> None:
-    trees = {path: ast.parse(path.read_text()) for path in SOURCE.rglob("*.py")}
+    trees = {
+        path.relative_to(SOURCE).as_posix(): ast.parse(path.read_text())
+        for path in SOURCE.rglob("*.py")
+    }
     made = {name for tree in trees.values() for name in defined(tree)}
     found = {
         name
         for path, tree in trees.items()
-        if path.name not in ("torch_private.py", "probes.py")
+        if path not in ("core/torch_private.py", "studies/probes.py")
+        and not path.startswith("testing/zoo/")  # Its methods are asked for by their names.
         for name in private_attributes(tree)
     }
-    python = {"_getframe", "_current_frames", "_replace", "_fields", "_asdict", "_make"}
-    aten = {"_scaled_dot_product_flash_attention_for_cpu"}  # An operator, which has a schema.
-    unlisted = found - made - ATTRIBUTES.keys() - python - aten
+    python = {"_", "_getframe", "_current_frames", "_replace", "_fields", "_asdict", "_make"}
+    named = {name.rpartition(".")[2] for name in NAMES}
+    unlisted = found - made - ATTRIBUTES.keys() - python - OPERATORS - named - OURS
     assert not unlisted, "list these in torchtap.core.torch_private.ATTRIBUTES"
+
+
+def test_a_private_attribute_that_a_text_names_is_found() -> None:
+    tree = ast.parse("getattr(node, '_saved_far'), node._near, self._own, node.__class__, '_ no'")
+    assert set(private_attributes(tree)) == {"_saved_far", "_near"}
 
 
 def defined(tree: ast.AST) -> Iterator[str]:
@@ -79,8 +97,49 @@ def defined(tree: ast.AST) -> Iterator[str]:
             yield node.attr
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.id
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield from [node.value] if node.value.isidentifier() else []  # As in ``__slots__``.
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__slots__":
+            yield from ast.literal_eval(node.value)
+
+
+def holders() -> Iterator[object]:
+    """Objects of PyTorch whose private attributes are read, as they are after some use."""
+    x: Any = torch.ones(2, 4, requires_grad=True)
+    yield from (x, torch.ops.aten.sin.default)
+    norm = torch.nn.functional.batch_norm(x, torch.zeros(4), torch.ones(4), training=True)
+    made = [x.transpose(0, 1), x.sum(0), x.permute(1, 0), x.mul(x), x.where(x > 0, x)]
+    made += [x.clamp(0, 1), torch.nn.functional.threshold(x, 0, 0), x.div(2, rounding_mode="floor")]
+    made += [x.masked_fill(x > 0, 0), torch.nn.functional.hardtanh(x), norm, ByContext.apply(x)]
+    yield from (one.grad_fn for one in made)
+    yield from (torch.nn.MultiheadAttention(2, 1), torch.compile(torch.nn.ReLU()))
+    optimizer = torch.optim.SGD([x], 0.1)
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(x.sum()).backward()
+    scaler.step(optimizer)
+    yield from (optimizer, scaler, torch.nn.modules.conv, torch.nn.modules.batchnorm)
+    yield torch.nn.modules.instancenorm
+
+
+READ_BY_PYTORCH = {
+    "_torchdynamo_disable": "_dynamo/decorators.py",
+    "_torchdynamo_disable_msg": "_dynamo/decorators.py",
+    "_dynamo_marked_constant": "_dynamo/decorators.py",
+    "_is_flat_param": "distributed/fsdp/_flat_param.py",
+    "_fsdp_wrapped_module": "distributed/fsdp/fully_sharded_data_parallel.py",
+    "_checkpoint_wrapped_module": "distributed/algorithms/_checkpoint/checkpoint_wrapper.py",
+    "_unsharded_param": "distributed/fsdp/_fully_shard/_fsdp_param.py",
+    "_sharded_post_forward_param": "distributed/fsdp/_fully_shard/_fsdp_param.py",
+    "_StridedShard": "distributed/tensor/placement_types.py",
+}
+"""Attributes that PyTorch sets or reads where nothing here brings them about -> where it does."""
+
+
+def test_every_listed_attribute_is_one_of_pytorch() -> None:
+    known = {name for one in holders() for name in dir(one)}
+    begun = {name for name in ATTRIBUTES if any(one.startswith(name) for one in known)}
+    assert {"_saved_", "_raw_saved_"} <= begun
+    assert ATTRIBUTES.keys() - {"_saved_", "_raw_saved_"} - known == READ_BY_PYTORCH.keys()
+    for name, file in READ_BY_PYTORCH.items():
+        assert name in (Path(torch.__file__).parent / file).read_text(), name
 
 
 # ---------------------------------------------------------------------- without a name
@@ -121,8 +180,11 @@ calls = {
     "tt.graph": lambda: tt.graph(model, x),
     "tt.verify": lambda: tt.verify(model, x) or 1 / 0,
     "tt.features": lambda: tt.features(model, "0")(x),
+    "tt.locate": lambda: tt.locate(model, lambda x: model(x).sum().backward(), x),
     "tt.cam": lambda: tt.attribute(model, x, target=0, method="gradient"),
 }
+if NAME == "torch._C._is_any_autocast_enabled":
+    del calls["tt.locate"]  # It keeps out of Dynamo, which PyTorch cannot import then.
 refused = []
 for door, call in calls.items():
     try:
@@ -135,7 +197,7 @@ print("refused", *refused)
 """
 
 GONE = {
-    "torch._C._current_graph_task_id": "tt.watch tt.edit tt.offload tt.graph tt.verify",
+    "torch._C._current_graph_task_id": "tt.watch tt.edit tt.offload tt.graph tt.verify tt.locate",
     "torch._C._will_engine_execute_node": "tt.watch tt.edit tt.verify",
     "torch._C._autograd._get_sequence_nr": "tt.watch tt.edit tt.offload tt.graph tt.verify",
     "torch._C._autograd._push_saved_tensors_default_hooks": "tt.offload",
@@ -146,6 +208,7 @@ GONE = {
     "torch.autograd.function._HookMixin": "",
     "torch._higher_order_ops.effects._register_effectful_op": "tt.watch",
     "torch.optim.Optimizer.profile_hook_step": "",
+    "torch.utils._python_dispatch._disable_current_modes": "tt.locate",
 }
 """Private name -> the doors that do not open without it."""
 

@@ -221,7 +221,7 @@ def test_a_map_with_some_nan_is_drawn_and_they_are_magenta_and_counted() -> None
     assert map_.faults == [""]
     assert "1 NaN" in str(map_)
     figure = map_.to_figure()
-    assert "1 NaN (magenta)" in figure.axes[0].get_title(loc="left")
+    assert "1 NaN (magenta)" in head_of(figure.axes[0])
     pixels = np.asarray(figure.axes[0].images[0].get_array())
     assert pixels[1, 2].tolist() == [217, 0, 217, 255]
     laid = np.asarray(map_.overlay(np.zeros((4, 4, 3), dtype="uint8"), alpha=1.0))
@@ -232,13 +232,18 @@ def test_a_map_with_some_nan_is_drawn_and_they_are_magenta_and_counted() -> None
 # ---------------------------------------------------------------------- figures
 
 
+def head_of(axes: Any) -> str:
+    """The title above axes, and the grey lines below it."""
+    return "\n".join([axes.get_title(loc="left"), *(text.get_text() for text in axes.texts)])
+
+
 def test_a_figure_shows_the_native_pixels_and_the_range() -> None:
     values = torch.tensor([[[0.0, 1.0], [2.0, 4.0]]])
     figure = made(values, size=(8, 8)).to_figure()
     pixels = np.asarray(figure.axes[0].images[0].get_array())
     assert pixels.shape == (2, 2, 4)
     assert is_near(pixels[0, 1], drawn_by_hand("viridis", 0.25))
-    assert "2x2, range 0 to 4" in figure.axes[0].get_title(loc="left")
+    assert "2x2, range 0 to 4" in head_of(figure.axes[0])
 
 
 def test_a_figure_with_a_picture_shows_it_the_map_and_both() -> None:
@@ -259,8 +264,8 @@ def test_rows_share_a_scale_unless_each_is_asked_for() -> None:
     each = made(values).to_figure(scale="each")
     full = np.asarray(each.axes[0].images[0].get_array())[0, 1, :3]
     assert is_near(full, drawn_by_hand("viridis", 1.0))
-    assert "range 0 to 1" in each.axes[0].get_title(loc="left")
-    assert "range 0 to 4" in each.axes[1].get_title(loc="left")
+    assert "range 0 to 1" in head_of(each.axes[0])
+    assert "range 0 to 4" in head_of(each.axes[1])
     with pytest.raises(InputError, match="scale is 'log'"):
         made(values).to_figure(scale="log")
 
@@ -279,7 +284,7 @@ def test_lines_are_bars_and_volumes_the_plane_with_the_largest_magnitude() -> No
     values = torch.rand(1, 5, 3, 3)
     values[0, 2, 1, 1] = -9
     volume = made(values).to_figure()
-    assert "plane 2 of 5" in volume.axes[0].get_title(loc="left")
+    assert "plane 2 of 5" in head_of(volume.axes[0])
     assert volume.axes[0].images[0].get_array().shape == (3, 3, 4)
 
 

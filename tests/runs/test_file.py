@@ -447,6 +447,12 @@ def test_a_name_unlike_every_run_there_is_answered_with_the_first_three(
     assert "did you mean 'two.safetensors'" in str(caught.value)
 
 
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(tt.RunError, match="is a device or a pipe; expected a file"):
+        tt.open(tmp_path / "pipe")
+
+
 def test_a_run_is_not_saved_over_a_directory(tmp_path: Path) -> None:
     with pytest.raises(tt.RunError, match="is a directory; expected a file to write") as caught:
         kept(record(value=torch.ones(1))).save(tmp_path)

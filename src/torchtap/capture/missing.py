@@ -17,6 +17,7 @@ from torchtap.core.plan import Plan
 from torchtap.core.ports import FLOW_PORTS, STATE_PORTS
 from torchtap.core.site import Site
 from torchtap.core.text import plural
+from torchtap.core.torch_private import is_compiled_module
 from torchtap.hooks.site_state import SiteState, Tap
 from torchtap.runs.records import overwritten
 
@@ -267,8 +268,4 @@ def _why_missing(state: SiteState) -> str | None:
 
 def is_compiled(model: nn.Module) -> bool:
     """Return whether the model, or a part of it, was compiled."""
-    return any(
-        type(module).__name__ == "OptimizedModule"
-        or getattr(module, "_compiled_call_impl", None) is not None
-        for module in every_module(model)
-    )
+    return any(is_compiled_module(module) for module in every_module(model))

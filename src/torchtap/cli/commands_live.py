@@ -29,6 +29,7 @@ def top(path: str, is_once: bool, where: tuple[str, ...], rows: int | None, wait
 
     Exit code 1 says that something is not finite.
     """
+    from torchtap.cli.parsing import existing_run
     from torchtap.core.site import Pattern
     from torchtap.show.live.controls import Controls
     from torchtap.show.live.screen import Shown
@@ -39,6 +40,8 @@ def top(path: str, is_once: bool, where: tuple[str, ...], rows: int | None, wait
             Pattern.parse(one)
         except SiteError as error:
             raise InputError(f"--where {one!r}: {error}") from error
+    if Path(path).exists():
+        existing_run(path)  # Reading a pipe would wait for a writer.
     view = open_view(Path(path), wait=wait, say=complain)
     shown = Shown(20 if rows is None else rows, where=where)
     if is_once:
@@ -63,8 +66,11 @@ def serve(path: str, port: int, host: str) -> None:
     Prints the address to open, with a token that each request must have. Nothing is written, and no
     other machine reaches it unless --host says so. Ctrl-C ends it.
     """
+    from torchtap.cli.parsing import existing_run
     from torchtap.show.live.serve import make_server
 
+    if Path(path).exists():
+        existing_run(path)  # Reading a pipe would wait for a writer.
     try:
         server = make_server(Path(path), host=host, port=port)
     except FileNotFoundError as error:

@@ -124,7 +124,6 @@ BY_NAME = {port.name: port for port in TABLE}
 PORTS = tuple(BY_NAME)
 FLOW_PORTS = tuple(port.name for port in TABLE if port.is_flow)
 STATE_PORTS = tuple(port.name for port in TABLE if port.holder)
-PARAMETER_PORTS = tuple(port.name for port in TABLE if port.holder == "param")
 OPTIMIZER_PORTS = tuple(port.name for port in TABLE if port.taken == OPTIMIZER)
 MARK_PORTS = tuple(port.name for port in TABLE if port.has_mark)
 EDITABLE_PORTS = tuple(port.name for port in TABLE if port.is_editable)

@@ -37,6 +37,12 @@ VIEWS = frozenset(
 VIEWS_AND_CASTS = VIEWS | {CAST}
 
 # Families: the name without the number, which tells variants (in place, other arguments) apart.
+WITHOUT_SLOPE = frozenset(
+    f"{name}Backward" for name in ("Round", "Floor", "Ceil", "Trunc", "Sign", "Zero")
+)
+"""Their derivative is 0 everywhere."""
+OVERWRITES = frozenset({"FillBackward", "CopyBackwards"})
+"""Overwrite a tensor whole: what stood there before, their first input, gets zeros."""
 RELU, THRESHOLD, HARDTANH = "ReluBackward", "ThresholdBackward", "HardtanhBackward"
 CLAMPS = frozenset({"ClampBackward", "ClampMinBackward"})
 SOFT_RECTIFIERS: Mapping[str, str] = MappingProxyType(

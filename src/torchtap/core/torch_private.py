@@ -25,7 +25,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd import graph
 
 TRIED_TORCH = ("2.13.0", "2.14.1", "2.15.0")
@@ -48,7 +48,10 @@ WATCHING = (
 MOVING = ("tt.offload", "tt.advise_offload", "tt.saved_report")
 """Doors through which hooks go on what autograd saves."""
 DRAWING = ("tt.graph",)
-EXPLAINING = ("tt.explain_errors",)
+LOCATING = ("tt.locate", "tt.guard")
+"""Doors through which each operation is followed."""
+CALLING = ("tt.record_call", "tt.replay", "tt.audit")
+"""Doors through which calls of modules are made again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,13 +162,13 @@ def _private(
 current_task: Callable[[], int] = _private(
     "torch._C._current_graph_task_id",
     "number of the backward that this thread is inside of, -1 outside",
-    doors=(*WATCHING, *MOVING, *DRAWING),
+    doors=(*WATCHING, *MOVING, *DRAWING, *LOCATING),
 )
 
 current_node: Callable[[], Any] = _private(
     "torch._C._current_autograd_node",
     "the node that runs in this thread, inside a backward",
-    doors=WATCHING,
+    doors=(*WATCHING, *LOCATING),
 )
 
 will_run: Callable[[Any], bool] = _private(
@@ -178,7 +181,7 @@ will_run: Callable[[Any], bool] = _private(
 sequence_number: Callable[[], int] = _private(
     "torch._C._autograd._get_sequence_nr",
     "number that the next node of this thread will get",
-    doors=(*WATCHING, *MOVING, *DRAWING),
+    doors=(*WATCHING, *MOVING, *DRAWING, *LOCATING, *CALLING),
 )
 
 
@@ -334,6 +337,12 @@ num_dispatch_modes: Callable[[], int] = _private(
     without="a mode is taken to be on: a custom function that checkpoints is not recognised by its "
     "content, and its calls have the phase 'backward'",
     otherwise=lambda: 1,
+)
+
+without_modes: Any = _private(
+    "torch.utils._python_dispatch._disable_current_modes",
+    "context in which no TorchDispatchMode sees the operators that are called",
+    doors=LOCATING,
 )
 
 without_torch_function: Any = _private(
@@ -515,6 +524,12 @@ def set_default(config: Any, name: str, value: Any) -> Any:
     return before
 
 
+def is_compiled_module(module: nn.Module) -> bool:
+    """Return whether a module is one of ``torch.compile(model)``, or had ``compile()`` called."""
+    is_wrapper = type(module).__name__ == "OptimizedModule"
+    return is_wrapper or getattr(module, "_compiled_call_impl", None) is not None
+
+
 def is_backward_compiled() -> bool:
     """Return whether compiled autograd is on: it traces backwards of compiled graphs once more."""
     dynamo: Any = sys.modules.get("torch._dynamo")
@@ -633,6 +648,12 @@ _ENGINE = _code(
 )
 RUN_BACKWARD = frozenset({_BACKWARD, _GRAD} if _ENGINE is _NEVER_RUNS else {_ENGINE})
 """Codes of which one stands on the stack for every backward that runs there."""
+
+MAKES_GRADIENTS = _code(
+    "torch.autograd._make_grads",
+    "a backward of a loss that was given no gradient makes the gradient 1 by it",
+    without="tt.locate and tt.guard do not know that the tensor is a loss",
+)
 
 FUNCTION_BACKWARD = _code(
     "torch.autograd.function.BackwardCFunction.apply",
@@ -831,6 +852,11 @@ ATTRIBUTES: Mapping[str, str] = MappingProxyType(
         "_register_hook_dict": "puts a table of hooks on a tensor, without a handle for each",
         "_input_metadata": "shapes and dtypes of the gradients that a node takes",
         "_forward_cls": "class of a custom function",
+        "_saved_": "begins the name of what an operation keeps",
+        "_raw_saved_": "begins the name of autograd's handle of what an operation keeps",
+        "_saved_dim": "over which dims a reduction goes, or along which an operation",
+        "_saved_dims": "in which order a permute puts the dims",
+        "_saved_rounding_mode": "whether a division rounds, and so has no gradient",
         "_saved_dim0": "which dims a transpose exchanged",
         "_saved_dim1": "which dims a transpose exchanged",
         "_saved_training": "whether a batch norm was in training mode",
@@ -852,12 +878,25 @@ ATTRIBUTES: Mapping[str, str] = MappingProxyType(
         "_backward_pre_hooks": "hooks before the backward of a module",
         "_qkv_same_embed_dim": "whether attention may run as one fused kernel",
         "_orig_mod": "the model inside torch.compile(model)",
-        # The compiler, optimizers, operators.
+        "_compiled_call_impl": "what model.compile() runs in place of a module's call",
+        "_fsdp_wrapped_module": "the model inside FullyShardedDataParallel",
+        "_checkpoint_wrapped_module": "the model inside a checkpoint wrapper",
+        "_ConvNd": "class of all convolutions, by its name",
+        "_BatchNorm": "class of all batch norms, by its name",
+        "_InstanceNorm": "class of all instance norms, by its name",
+        # Parameters of FSDP, and placements of DTensor.
+        "_is_flat_param": "whether a parameter is one of FullyShardedDataParallel's",
+        "_unsharded_param": "the parameter that FSDP2 gathers from a shard",
+        "_sharded_post_forward_param": "the part of it that stays gathered after a forward",
+        "_StridedShard": "class of a shard that is cut by an inner dim of the mesh, by its name",
+        # The compiler, optimizers, loss scalers, operators.
         "_torchdynamo_disable": "lets Dynamo break its graph at a function",
         "_torchdynamo_disable_msg": "what the error of fullgraph=True says then",
         "_dynamo_marked_constant": "lets Dynamo evaluate a function while it traces",
         "_optimizer_step_pre_hooks": "hooks before the step of one optimizer",
         "_optimizer_step_post_hooks": "hooks after the step of one optimizer",
+        "_per_optimizer_states": "whether a GradScaler found values that are not finite",
+        "_growth_tracker": "how many steps in a row a GradScaler did not skip",
         "_opname": "name of an operator without overload",
     }
 )

@@ -16,6 +16,7 @@ from torchtap.core.errors import InputError
 from torchtap.core.modules import is_container, modules_of
 from torchtap.core.preserved import preserved
 from torchtap.core.tensors import kind_of
+from torchtap.core.torch_private import is_compiled_module
 from torchtap.core.tree import argument_leaves, leaves
 from torchtap.graphs.autograd import MOST_NODES, AutogradParts, ModelParts, read_autograd
 from torchtap.graphs.gradient_cuts import Cuts
@@ -250,12 +251,7 @@ def _run(
 
 
 def _notes_of(model: nn.Module) -> list[str]:
-    compiled = [
-        path
-        for path, module in model.named_modules()
-        if type(module).__name__ == "OptimizedModule"
-        or getattr(module, "_compiled_call_impl", None) is not None
-    ]
+    compiled = [path for path, module in model.named_modules() if is_compiled_module(module)]
     notes = []
     if compiled:
         notes.append(f"{compiled[0] or 'the model'} is compiled; it ran uncompiled to be seen")

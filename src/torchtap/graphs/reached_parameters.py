@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -10,15 +9,12 @@ from typing import Any
 from torch import Tensor
 from torch.autograd.function import BackwardCFunction
 
+from torchtap.core.torch_nodes import OVERWRITES, WITHOUT_SLOPE, family
 from torchtap.graphs.autograd import MOST_NODES
 
 SURE = ""
 """A way on which each node hands a gradient on."""
 CUSTOM = "the custom function "
-_ZERO = re.compile(r"(Round|Floor|Ceil|Trunc|Sign|Zero)Backward\d*")
-"""Nodes whose derivative is 0 everywhere."""
-_ZERO_FIRST = re.compile(r"FillBackward\d*|CopyBackwards")
-"""Nodes of what was overwritten whole: what stood there before, their first input, gets zeros."""
 
 
 def reached_parameters(tensors: Iterable[Tensor], paths: Mapping[int, str]) -> dict[str, str]:
@@ -64,8 +60,9 @@ def _doubt(node: Any, at: int) -> tuple[int, str]:
     if _is_custom(node):
         return 1, f"{CUSTOM}{name.removesuffix('Backward')}"
     is_rounded = getattr(node, "_saved_rounding_mode", None) not in (None, "none")
-    is_overwritten = at == 0 and _ZERO_FIRST.fullmatch(name) is not None
-    return (2, name) if is_rounded or is_overwritten or _ZERO.fullmatch(name) else (0, SURE)
+    is_overwritten = at == 0 and family(name) in OVERWRITES
+    is_zero = is_rounded or is_overwritten or family(name) in WITHOUT_SLOPE
+    return (2, name) if is_zero else (0, SURE)
 
 
 def _is_custom(node: Any) -> bool:

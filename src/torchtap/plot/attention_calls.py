@@ -21,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from torchtap.core.modules import modules_of
 from torchtap.core.preserved import preserved
+from torchtap.core.torch_private import is_compiled_module
 from torchtap.core.tree import argument_leaves
 from torchtap.hooks.call_follower import CallFollower, CallStack, FollowedCall
 from torchtap.hooks.module_hook import TapHook, run_as_it_is
@@ -94,7 +95,7 @@ def _unseen(
         is_seen = any(one == path or not path or one.startswith(f"{path}.") for one in seen)
         if "Attention" not in name or is_seen or any(one.path.startswith(path) for one in unseen):
             continue
-        compiled_here = compiled or getattr(module, "_compiled_call_impl", None) is not None
+        compiled_here = compiled or is_compiled_module(module)
         unseen.append(
             Attention(
                 path, 0, None, SCRIPTED if is_scripted else COMPILED if compiled_here else UNSEEN

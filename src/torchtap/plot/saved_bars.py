@@ -90,7 +90,7 @@ def saved(report: Saved, *, ax: Axes | None = None) -> Figure:
         >>> import torch, torchtap as tt
         >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU())
         >>> figure = tt.plot.saved(tt.saved_report(model, torch.ones(3, 4)))
-        >>> [bar.get_width() for bar in figure.axes[0].patches]
+        >>> [float(bar.get_width()) for bar in figure.axes[0].patches]
         [48.0, 96.0]
     """
     if not hasattr(report, "rows") or not hasattr(report, "param_nbytes"):

@@ -8,7 +8,7 @@ from torchtap.core.errors import InputError, RunError, SiteError
 from torchtap.core.modules import modules_of, state_names
 from torchtap.core.plan import make_plan
 from torchtap.core.site import Site, did_you_mean
-from torchtap.core.text import number, typed
+from torchtap.core.text import typed
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -107,13 +107,3 @@ def _is_strided(value: Tensor) -> bool:
 def kind_words(value: Tensor) -> str:
     """``float32[16, 3, 3, 3]``."""
     return typed(str(value.dtype).removeprefix("torch."), tuple(value.shape))
-
-
-def range_of_weights(values: Array) -> str:
-    """``-0.2 to 0.3``."""
-    import numpy
-
-    finite = values[numpy.isfinite(values)]
-    if not finite.size:
-        return "no finite value"
-    return f"{number(float(finite.min()))} to {number(float(finite.max()))}"

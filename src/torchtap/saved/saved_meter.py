@@ -16,6 +16,7 @@ from torchtap.core.plan import make_plan
 from torchtap.core.record import Record
 from torchtap.core.site import Pattern
 from torchtap.core.storages import blocks_of
+from torchtap.core.torch_private import is_compiled_module
 from torchtap.hooks.graph_edges import num_casts
 from torchtap.hooks.saved_pairs import checked, guarded, is_for_checkpoint, make_pair
 from torchtap.hooks.scope import ModuleScope
@@ -64,7 +65,7 @@ class EagerModules:
             if type(module).__name__ == "OptimizedModule":
                 inner = module._orig_mod  # type: ignore[assignment]
                 wrappers[id(inner)] = module
-            elif getattr(module, "_compiled_call_impl", None) is None:
+            elif not is_compiled_module(module):
                 continue
             heads.add(id(inner))
             inside.update(id(one) for one in inner.modules())

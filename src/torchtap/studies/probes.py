@@ -191,6 +191,24 @@ class _Counting(_Tensor):  # type: ignore[misc]
         return super().__torch_function__(function, types, args, kwargs or {})
 
 
+def _without_modes() -> bool:
+    seen: list[Any] = []
+
+    class Mode(_DispatchMode):  # type: ignore[misc]
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    with Mode():
+        with torch_private.without_modes():
+            torch.ones(2)
+        before = len(seen)
+        torch.ones(2)
+    return before == 0 and len(seen) == 1
+
+
 def _without_torch_function() -> bool:
     tensor = torch.ones(2).as_subclass(_Counting)
     before = _Counting.num_asked
@@ -324,6 +342,26 @@ def _run_backward() -> bool:
     return _in_backward(lambda: _on_stack(ask)) == [True]
 
 
+def _make_gradients() -> bool:
+    seen: list[Any] = []
+
+    class Mode(_DispatchMode):  # type: ignore[misc]
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            if func._opname == "ones_like":
+                seen.append(
+                    _on_stack(lambda one: one.f_code is torch_private.MAKES_GRADIENTS or None)
+                )
+            return func(*args, **(kwargs or {}))
+
+    x: Any = torch.ones(2, requires_grad=True)
+    loss = (x * 3).sum()
+    with Mode():
+        loss.backward()
+    return seen == [True]
+
+
 class _Triple(_Function):  # type: ignore[misc]
     """A custom function that notes which frames run it."""
 
@@ -420,6 +458,7 @@ PROBES: Mapping[str, Probe] = MappingProxyType(
         "torch._C._functorch.is_legacy_batchedtensor": _is_legacy_batched,
         "torch._C._get_tracing_state": _tracing_state,
         "torch._C._len_torch_dispatch_stack": _num_dispatch_modes,
+        "torch.utils._python_dispatch._disable_current_modes": _without_modes,
         "torch._C.DisableTorchFunctionSubclass": _without_torch_function,
         "torch._C.DisableTorchFunction": _without_torch_functions,
         "torch._C._disabled_torch_dispatch_impl": _no_dispatch,
@@ -449,6 +488,7 @@ PROBES: Mapping[str, Probe] = MappingProxyType(
         "torch.autograd.backward": _given_to_backward,
         "torch.autograd.grad": _asked_of_backward,
         "torch.autograd.graph._engine_run_backward": _run_backward,
+        "torch.autograd._make_grads": _make_gradients,
         "torch.autograd.function.BackwardCFunction.apply": _function_backward,
         "torch.optim.Optimizer.profile_hook_step": _profile_hook_step,
         "torch.utils.checkpoint.CheckpointFunction.forward": _checkpoint_forward,

@@ -19,6 +19,7 @@ from torchtap.core.ports import GRADIENT_PORTS
 from torchtap.core.printed_page import Line, Listed, Page, Part, Printed
 from torchtap.core.record import BACKWARD, EVAL, FORWARD, Key, Record
 from torchtap.core.site import Site
+from torchtap.core.torch_private import is_compiled_module
 from torchtap.hooks.uncompiled import uncompiled
 from torchtap.runs.memory import Memory
 from torchtap.studies.trial import Loss, Outcome, Place, Trial, true_values
@@ -229,8 +230,7 @@ def _notes(model: nn.Module) -> Iterator[str]:
     compiled = [
         path or "the whole model"
         for path, module in model.named_modules()
-        if type(module).__name__ == "OptimizedModule"
-        or getattr(module, "_compiled_call_impl", None) is not None
+        if is_compiled_module(module)
     ]
     if compiled:
         more = f" and {len(compiled) - 3} more" if len(compiled) > 3 else ""

@@ -13,10 +13,10 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchtap.core.record import RECOMPUTE
-from torchtap.core.torch_private import current_node
+from torchtap.core.torch_private import current_node, without_modes
 from torchtap.diagnosis.origins.events import Event, Events
 from torchtap.diagnosis.origins.frames import NOWHERE, line_of_node, running_line
 from torchtap.diagnosis.origins.module_calls import ModuleCalls
@@ -138,7 +138,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         """A step of an optimizer begins: what its gradients are now may be overwritten."""
-        with _disable_current_modes():
+        with without_modes():
             self._note_optimizer(optimizer)
         self._phase = OPTIMIZER
         inner = {key: self._outside(one) for key, one in kwargs.items() if callable(one)}

@@ -241,6 +241,8 @@ def read_header(path: str | Path, *, verify: bool = True) -> Header:
         raise FileNotFoundError(f"There is no run at {file}{_others(file)}")
     if file.is_dir():
         raise RunError(f"{file} is a directory; expected a file{_others(file / 'run')}")
+    if not file.is_file():  # To open a pipe would wait for who writes into it.
+        raise RunError(f"{file} is a device or a pipe; expected a file.")
     try:
         with file.open("rb") as stream:
             found = _read(file, stream)

@@ -26,7 +26,7 @@ def spark(values: Sequence[float] | NDArray[np.float64], room: int, *, log: bool
 
     Example:
         >>> spark([1, 2, 3, float("inf"), 0], 10), spark([5, 5, 5], 10, log=True)
-        ('▃▆█!▁', '▄▄▄')
+        ('▃▆█!▁', '▅▅▅')
     """
     given = np.asarray(values, dtype=np.float64)
     given = given[~np.isnan(given)]
@@ -56,5 +56,6 @@ def _cell(
     if not len(finite):
         return ZERO
     value = finite[np.argmax(abs(finite - middle))]
-    share = (value - low) / (high - low) if high > low else 0.5
+    # Rounded: logarithms differ in their last bits from one processor to another.
+    share = round((value - low) / (high - low), 9) if high > low else 0.5
     return _BARS[min(int(share * len(_BARS)), len(_BARS) - 1)]
