@@ -39,9 +39,13 @@ if TYPE_CHECKING:
     from torchtap.graphs.graph import Graph as Graph
     from torchtap.graphs.graph_function import graph as graph
     from torchtap.hooks.marks import mark as mark
+    from torchtap.runs import rules as rules
     from torchtap.runs.memory import Memory as Memory
     from torchtap.runs.merging.merge import merge as merge
     from torchtap.runs.open_run import open_run
+    from torchtap.runs.rules.diagnose import diagnose as diagnose
+    from torchtap.runs.rules.diagnosis import Diagnosis as Diagnosis
+    from torchtap.runs.rules.finding import Finding as Finding
     from torchtap.runs.run import Run as Run
     from torchtap.runs.store.disk import Disk as Disk
     from torchtap.runs.tables.table import Table as Table
@@ -76,10 +80,12 @@ _HOMES = {
     "Check": "explain.checks.result",
     "CompareError": "core.errors",
     "Comparison": "diagnosis.comparison.result",
+    "Diagnosis": "runs.rules.diagnosis",
     "Disk": "runs.store.disk",
     "Edit": "edits.edit",
     "EditError": "core.errors",
     "Features": "transfer.features",
+    "Finding": "runs.rules.finding",
     "Freeze": "transfer.freeze",
     "Graph": "graphs.graph",
     "Histogram": "stats.histogram",
@@ -113,6 +119,7 @@ _HOMES = {
     "attribute": "explain.attribute",
     "cam": "explain.cam",
     "codecs": "saved.codecs",
+    "diagnose": "runs.rules.diagnose",
     "compare": "diagnosis.comparison.compare",
     "edit": "edits.edit",
     "edit_tensor": "edits.tensor",
@@ -130,6 +137,7 @@ _HOMES = {
     "plot": "plot",
     "record": "studies.data_recording",
     "report": "show.report_file",
+    "rules": "runs.rules",
     "saved_report": "saved.report",
     "selfcheck": "studies.selfcheck",
     "stats": "stats",
@@ -139,7 +147,14 @@ _HOMES = {
     "verify": "studies.verify",
     "watch": "capture.watch",
 }
-_OTHER_NAMES = {"codecs": None, "edits": None, "open": "open_run", "plot": None, "stats": None}
+_OTHER_NAMES = {
+    "codecs": None,
+    "edits": None,
+    "open": "open_run",
+    "plot": None,
+    "rules": None,
+    "stats": None,
+}
 
 __all__ = ["__version__", *sorted(_HOMES)]  # noqa: PLE0604 - they are strings
 
