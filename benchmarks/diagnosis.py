@@ -1,4 +1,4 @@
-"""How often diagnosis is right: rules, locate and guard, and compare, on what was broken on purpose.
+"""How often diagnosis is right: rules, locate, guard and compare, on what was broken on purpose.
 
     python benchmarks/diagnosis.py [tuning] [held_out] [faults] [differences]
 
