@@ -96,9 +96,11 @@ SEQUENCES = [
         "Lengths that are not sorted",
         "lengths in no order",
         """
+        from torch.nn.utils.rnn import pack_padded_sequence
+
         rows = torch.randn(3, 6, 4)
         lengths = torch.tensor([3, 6, 2])
-        packed = nn.utils.rnn.pack_padded_sequence(rows, lengths, batch_first=True)  # raises
+        packed = pack_padded_sequence(rows, lengths, batch_first=True)  # raises
         out, state = nn.GRU(4, 5)(packed)
         """,
         "",
