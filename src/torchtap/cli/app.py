@@ -19,6 +19,7 @@ from torchtap.cli import (
     commands_compare,
     commands_explain,
     commands_read,
+    commands_replay,
     commands_run,
     commands_script,
     commands_show,
@@ -128,5 +129,6 @@ for command in (
     commands_show.top,
     commands_show.serve,
     commands_check.selfcheck,
+    commands_replay.replay,
 ):
     cli.add_command(command)
