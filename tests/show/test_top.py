@@ -176,8 +176,8 @@ def test_a_site_far_from_its_neighbours_is_named(tmp_path: Path) -> None:
     train(tmp_path / "run", 3, net=net, where="*.second:input")
     (far,) = [one for one in look(tmp_path / "run").entries if one.verdict.reason]
     assert far.text == "4.second:input"
-    assert far.verdict.reason.startswith("far below: 1/")
-    assert far.verdict.reason.endswith("of its neighbours")
+    assert far.verdict.reason.startswith("1/")
+    assert far.verdict.reason.endswith(" of nearby")
 
 
 def test_a_run_of_values_says_what_one_of_statistics_says(tmp_path: Path) -> None:
@@ -267,7 +267,9 @@ def test_a_torn_run_is_shown_as_far_as_it_is_whole(tmp_path: Path) -> None:
     (attempt / "statistics.arrows").write_bytes(whole[: len(whole) - 1000])
     os.utime(attempt, (0, 0))  # Else its process may be about to begin.
     frame = look(tmp_path / "run")
-    assert (frame.step, frame.state.name) == (49, "crashed")
+    # Statistics are written each second: what is in the last batch depends on the machine.
+    assert frame.step is not None and 0 < frame.step < 59
+    assert frame.state.name == "crashed"
     damaged = bytearray(whole)
     damaged[5000:5100] = bytes(100)
     (attempt / "statistics.arrows").write_bytes(damaged)
