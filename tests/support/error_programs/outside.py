@@ -568,9 +568,9 @@ VALUES = [
         "q.unflatten(-1, (heads, -1))",
         (
             ('"bhqd,bhkd->bhqk"', '"bqhd,bkhd->bhqk"'),
-            (", q, k)", ", q.unflatten(-1, (2, -1)), k.unflatten(-1, (2, -1)))"),
+            ("\nscores", "\nq, k = (one.unflatten(-1, (2, -1)) for one in (q, k))\nscores"),
         ),
-        purpose="assert torch.allclose(scores.sum(1), q @ k.mT, atol=1e-5)",
+        purpose="assert torch.allclose(scores.sum(1), q.flatten(2) @ k.flatten(2).mT, atol=1e-5)",
     ),
     Program(
         "A number too few for repeat",
