@@ -150,7 +150,8 @@ def pages() -> dict[str, str]:
 
 def _raised(program: Program, folder: Path) -> Raised:
     error = error_of(program, folder)
-    said = " ".join(f"{type(error).__name__}: {error}".split())
+    plain = re.sub(r"\x1b\[[\d;]*m", "", str(error))  # Without bold letters of a terminal.
+    said = " ".join(f"{type(error).__name__}: {plain}".split())
     return Raised(program, said, tuple(error.__notes__))
 
 
