@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     )
     from torchtap.core.record import Key as Key, Record as Record, Sink as Sink
     from torchtap.core.site import Pattern as Pattern, Site as Site
+    from torchtap.diagnosis.calls.call import Call as Call
+    from torchtap.diagnosis.calls.record_call import record_call as record_call
+    from torchtap.diagnosis.calls.replay import replay as replay
     from torchtap.diagnosis.comparison.compare import compare as compare
     from torchtap.diagnosis.comparison.result import Comparison as Comparison
     from torchtap.diagnosis.origins.locate import locate as locate
@@ -34,7 +37,7 @@ if TYPE_CHECKING:
     from torchtap.edits.tensor import edit_tensor as edit_tensor
     from torchtap.explain.attribute import attribute as attribute
     from torchtap.explain.cam import cam as cam
-    from torchtap.explain.checks.result import Check as Check
+    from torchtap.explain.checks.check_result import Check as Check
     from torchtap.explain.maps.map import Map as Map
     from torchtap.failures.explain_errors import explain_errors as explain_errors
     from torchtap.graphs.graph import Graph as Graph
@@ -77,8 +80,9 @@ if TYPE_CHECKING:
 # without waiting for torch.
 _HOMES = {
     "Absence": "core.absence",
+    "Call": "diagnosis.calls.call",
     "CaptureError": "core.errors",
-    "Check": "explain.checks.result",
+    "Check": "explain.checks.check_result",
     "CompareError": "core.errors",
     "Comparison": "diagnosis.comparison.result",
     "Diagnosis": "runs.rules.diagnosis",
@@ -138,6 +142,8 @@ _HOMES = {
     "open": "runs.open_run",
     "plot": "plot",
     "record": "studies.data_recording",
+    "record_call": "diagnosis.calls.record_call",
+    "replay": "diagnosis.calls.replay",
     "report": "show.report_file",
     "rules": "runs.rules",
     "saved_report": "saved.report",

@@ -267,7 +267,9 @@ def test_a_torn_run_is_shown_as_far_as_it_is_whole(tmp_path: Path) -> None:
     (attempt / "statistics.arrows").write_bytes(whole[: len(whole) - 1000])
     os.utime(attempt, (0, 0))  # Else its process may be about to begin.
     frame = look(tmp_path / "run")
-    assert (frame.step, frame.state.name) == (49, "crashed")
+    # Statistics are written each second: what is in the last batch depends on the machine.
+    assert frame.step is not None and 0 < frame.step < 59
+    assert frame.state.name == "crashed"
     damaged = bytearray(whole)
     damaged[5000:5100] = bytes(100)
     (attempt / "statistics.arrows").write_bytes(damaged)

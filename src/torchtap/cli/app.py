@@ -21,6 +21,7 @@ from torchtap.cli import (
     commands_explain,
     commands_live,
     commands_read,
+    commands_replay,
     commands_run,
     commands_script,
     commands_show,
@@ -131,5 +132,6 @@ for command in (
     commands_live.top,
     commands_live.serve,
     commands_check.selfcheck,
+    commands_replay.replay,
 ):
     cli.add_command(command)
