@@ -47,7 +47,7 @@ def test_an_alarm_is_warned_of_once_while_the_training_goes_on() -> None:
 
 def test_findings_are_kept_with_the_run(tmp_path: Path) -> None:
     model = _faulty()
-    to = [tt.Disk(tmp_path / "run"), tt.Stats()]
+    to: list[tt.Sink] = [tt.Disk(tmp_path / "run"), tt.Stats()]
     with (
         pytest.warns(tt.TrainingWarning),
         tt.watch(model, WHERE, to=to, rules=tt.rules.default) as w,
