@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         EditError as EditError,
         InputError as InputError,
         MissingExtraError as MissingExtraError,
+        NonFiniteError as NonFiniteError,
         OffloadError as OffloadError,
         OverwrittenError as OverwrittenError,
         RunError as RunError,
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
     from torchtap.diagnosis.calls.replay import replay as replay
     from torchtap.diagnosis.comparison.compare import compare as compare
     from torchtap.diagnosis.comparison.result import Comparison as Comparison
+    from torchtap.diagnosis.origins.guard import (
+        Guard as Guard,
+        guard as guard,
+    )
     from torchtap.diagnosis.origins.locate import locate as locate
     from torchtap.diagnosis.origins.origin import Origin as Origin
     from torchtap.edits.edit import Edit as Edit, edit as edit
@@ -93,12 +98,14 @@ _HOMES = {
     "Finding": "runs.rules.finding",
     "Freeze": "transfer.freeze",
     "Graph": "graphs.graph",
+    "Guard": "diagnosis.origins.guard",
     "Histogram": "stats.histogram",
     "InputError": "core.errors",
     "Key": "core.record",
     "Map": "explain.maps.map",
     "Memory": "runs.memory",
     "MissingExtraError": "core.errors",
+    "NonFiniteError": "core.errors",
     "Offload": "saved.offload",
     "Origin": "diagnosis.origins.origin",
     "OffloadError": "core.errors",
@@ -134,6 +141,7 @@ _HOMES = {
     "features": "transfer.features",
     "freeze": "transfer.freeze",
     "graph": "graphs.graph_function",
+    "guard": "diagnosis.origins.guard",
     "locate": "diagnosis.origins.locate",
     "mark": "hooks.marks",
     "measure": "stats.measure",
