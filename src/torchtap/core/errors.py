@@ -73,4 +73,9 @@ class TrainingWarning(UserWarning):
     """An alarm of a rule about a training that goes on: see ``tt.watch(..., rules=...)``.
 
     ``warnings.simplefilter("error", tt.TrainingWarning)`` has ``w.step()`` raise it.
+
+    Example:
+        >>> import torchtap as tt
+        >>> issubclass(tt.TrainingWarning, UserWarning)
+        True
     """
