@@ -42,6 +42,8 @@ OTHERS: dict[str, tuple[str, ...]] = {
     "show WHERE": ("show", "RUN_FILE", "nowhere:output"),
     "show --step": ("show", "RUN_FILE", "--step", "77"),
     "maps": ("maps", "RUN_FILE", "-o", "OUT/maps.png"),
+    "diagnose": ("diagnose", "RUN_FILE"),
+    "diagnose --json": ("diagnose", "RUN_FILE", "--json", "--since", "1"),
     "doctor": ("doctor", "RUN_FILE"),
     "doctor --json": ("doctor", "RUN_FILE", "--json"),
     "merge": ("merge", "RUN_FILE", "--to", "OUT/merged.safetensors"),
