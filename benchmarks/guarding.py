@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 import torchtap as tt
 
-for folder in (Path(__file__).parent, Path(__file__).parents[1] / "tests" / "support"):
-    sys.path.insert(0, str(folder))
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 from models import TinyGPT, resnet18
 from report import HOW, Result, begin, compare, parser, show
 
