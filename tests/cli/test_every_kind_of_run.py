@@ -48,6 +48,7 @@ OTHERS: dict[str, tuple[str, ...]] = {
     "export npz": ("export", "RUN_FILE", "--format", "npz", "-o", "OUT/x.npz"),
     "report": ("report", "RUN_FILE", "-o", "OUT/page.html"),
     "top": ("top", "RUN_FILE", "--once"),
+    "compare": ("compare", "RUN_FILE", "RUN_FILE"),
     "export csv": ("export", "RUN_FILE", "-o", "OUT/x.csv"),
     "cam": ("cam", "RUN_FILE", "--shape", "2,3", "-o", "OUT/map.png"),
     "summary": ("summary", "RUN_FILE", "--shape", "2,3"),

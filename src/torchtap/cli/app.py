@@ -18,7 +18,6 @@ from torchtap.cli import (
     commands_check,
     commands_compare,
     commands_explain,
-    commands_live,
     commands_read,
     commands_replay,
     commands_run,
@@ -127,8 +126,8 @@ for command in (
     commands_read.show,
     commands_show.report,
     commands_read.stats,
-    commands_live.top,
-    commands_live.serve,
+    commands_show.top,
+    commands_show.serve,
     commands_check.selfcheck,
     commands_replay.replay,
 ):
