@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         EditError as EditError,
         InputError as InputError,
         MissingExtraError as MissingExtraError,
+        NonFiniteError as NonFiniteError,
         OffloadError as OffloadError,
         OverwrittenError as OverwrittenError,
         RunError as RunError,
@@ -25,23 +26,34 @@ if TYPE_CHECKING:
     )
     from torchtap.core.record import Key as Key, Record as Record, Sink as Sink
     from torchtap.core.site import Pattern as Pattern, Site as Site
+    from torchtap.diagnosis.calls.call import Call as Call
+    from torchtap.diagnosis.calls.record_call import record_call as record_call
+    from torchtap.diagnosis.calls.replay import replay as replay
     from torchtap.diagnosis.comparison.compare import compare as compare
     from torchtap.diagnosis.comparison.result import Comparison as Comparison
+    from torchtap.diagnosis.origins.guard import (
+        Guard as Guard,
+        guard as guard,
+    )
     from torchtap.diagnosis.origins.locate import locate as locate
     from torchtap.diagnosis.origins.origin import Origin as Origin
     from torchtap.edits.edit import Edit as Edit, edit as edit
     from torchtap.edits.tensor import edit_tensor as edit_tensor
     from torchtap.explain.attribute import attribute as attribute
     from torchtap.explain.cam import cam as cam
-    from torchtap.explain.checks.result import Check as Check
+    from torchtap.explain.checks.check_result import Check as Check
     from torchtap.explain.maps.map import Map as Map
     from torchtap.failures.explain_errors import explain_errors as explain_errors
     from torchtap.graphs.graph import Graph as Graph
     from torchtap.graphs.graph_function import graph as graph
     from torchtap.hooks.marks import mark as mark
+    from torchtap.runs import rules as rules
     from torchtap.runs.memory import Memory as Memory
     from torchtap.runs.merging.merge import merge as merge
     from torchtap.runs.open_run import open_run
+    from torchtap.runs.rules.diagnose import diagnose as diagnose
+    from torchtap.runs.rules.diagnosis import Diagnosis as Diagnosis
+    from torchtap.runs.rules.finding import Finding as Finding
     from torchtap.runs.run import Run as Run
     from torchtap.runs.store.disk import Disk as Disk
     from torchtap.runs.tables.table import Table as Table
@@ -72,22 +84,27 @@ if TYPE_CHECKING:
 # without waiting for torch.
 _HOMES = {
     "Absence": "core.absence",
+    "Call": "diagnosis.calls.call",
     "CaptureError": "core.errors",
-    "Check": "explain.checks.result",
+    "Check": "explain.checks.check_result",
     "CompareError": "core.errors",
     "Comparison": "diagnosis.comparison.result",
+    "Diagnosis": "runs.rules.diagnosis",
     "Disk": "runs.store.disk",
     "Edit": "edits.edit",
     "EditError": "core.errors",
     "Features": "transfer.features",
+    "Finding": "runs.rules.finding",
     "Freeze": "transfer.freeze",
     "Graph": "graphs.graph",
+    "Guard": "diagnosis.origins.guard",
     "Histogram": "stats.histogram",
     "InputError": "core.errors",
     "Key": "core.record",
     "Map": "explain.maps.map",
     "Memory": "runs.memory",
     "MissingExtraError": "core.errors",
+    "NonFiniteError": "core.errors",
     "Offload": "saved.offload",
     "Origin": "diagnosis.origins.origin",
     "OffloadError": "core.errors",
@@ -113,6 +130,7 @@ _HOMES = {
     "attribute": "explain.attribute",
     "cam": "explain.cam",
     "codecs": "saved.codecs",
+    "diagnose": "runs.rules.diagnose",
     "compare": "diagnosis.comparison.compare",
     "edit": "edits.edit",
     "edit_tensor": "edits.tensor",
@@ -121,6 +139,7 @@ _HOMES = {
     "features": "transfer.features",
     "freeze": "transfer.freeze",
     "graph": "graphs.graph_function",
+    "guard": "diagnosis.origins.guard",
     "locate": "diagnosis.origins.locate",
     "mark": "hooks.marks",
     "measure": "stats.measure",
@@ -129,7 +148,10 @@ _HOMES = {
     "open": "runs.open_run",
     "plot": "plot",
     "record": "studies.data_recording",
+    "record_call": "diagnosis.calls.record_call",
+    "replay": "diagnosis.calls.replay",
     "report": "show.report_file",
+    "rules": "runs.rules",
     "saved_report": "saved.report",
     "selfcheck": "studies.selfcheck",
     "stats": "stats",
@@ -139,7 +161,14 @@ _HOMES = {
     "verify": "studies.verify",
     "watch": "capture.watch",
 }
-_OTHER_NAMES = {"codecs": None, "edits": None, "open": "open_run", "plot": None, "stats": None}
+_OTHER_NAMES = {
+    "codecs": None,
+    "edits": None,
+    "open": "open_run",
+    "plot": None,
+    "rules": None,
+    "stats": None,
+}
 
 __all__ = ["__version__", *sorted(_HOMES)]  # noqa: PLE0604 - they are strings
 

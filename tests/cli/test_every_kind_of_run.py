@@ -226,5 +226,7 @@ def test_what_is_damaged_or_empty_ends_without_a_traceback(
 
 def test_every_command_that_takes_a_run_is_tried() -> None:
     tried = {words[0] for words in (*READING.values(), *OTHERS.values())}
-    # The demo takes nothing, `attribute` and `selfcheck` no run; `serve` ends when interrupted.
-    assert set(cli.cli.commands) - tried <= {"demo", "attribute", "selfcheck", "serve"}
+    # The demo takes nothing, `attribute`, `selfcheck` and `replay` no run; `serve` ends when
+    # interrupted.
+    others = {"demo", "attribute", "selfcheck", "replay", "serve"}
+    assert set(cli.cli.commands) - tried <= others

@@ -20,6 +20,10 @@ MAY_NAME = {
         "torch._C._is_any_autocast_enabled",
         "torch._C._DisableAutocast",
     },
+    "diagnosis/calls/standalone/reading.py": {  # Its text is in exported scripts.
+        "torch.nn.utils.parametrize._inject_new_class",
+        "torch.nn.utils.parametrize._inject_property",
+    },
 }
 """File -> the private names of PyTorch that stand in it; ``None`` for any."""
 DOCUMENTED = ("torch.utils._pytree", "torch.utils._python_dispatch", "torch.ops.aten._")

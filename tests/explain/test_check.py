@@ -14,10 +14,10 @@ from torch import Tensor, nn
 import torchtap as tt
 from torchtap.core.errors import InputError
 from torchtap.core.site import Site
+from torchtap.explain.checks.check_result import Check
 from torchtap.explain.checks.curves import Curve
 from torchtap.explain.checks.randomise import randomised
 from torchtap.explain.checks.ranks import importance_order, ranks, spearman
-from torchtap.explain.checks.result import Check
 from torchtap.explain.maps.map import Map
 from torchtap.explain.recipe import Recipe
 from torchtap.explain.subject import Subject

@@ -239,3 +239,26 @@ def test_the_command_writes_a_page_of_one_run_or_two(tmp_path: Path) -> None:
     assert len(data_of(out.read_text())["runs"]) == 2
     done = CliRunner().invoke(cli, ["report", str(path), "-o", str(tmp_path / "a.pdf")])
     assert isinstance(done.exception, InputError)
+
+
+def test_two_runs_have_a_comparison_with_what_departs_first(tmp_path: Path) -> None:
+    def recorded(scale: float) -> tt.Run:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))
+        with torch.no_grad():
+            model[2].weight.mul_(scale)
+        with tt.watch(model, "*:input,output,param") as w:
+            model(torch.ones(2, 4))
+            w.step()
+        return w.run
+
+    page = tmp_path / "a.html"
+    text = tt.report(recorded(1.0), page, other=recorded(1.5)).read_text()
+    assert 'id="tab-comparison"' in text and "First at 2:output" in text
+    table = text.partition('<table id="differences">')[2].partition("</table>")[0]
+    assert table.count("<tr") >= 3 and "weights" in table and "#site=2%3Aoutput" in table
+    assert "tab-comparison" not in tt.report(recorded(1.0), page).read_text()
+    assert "They do not differ" in tt.report(recorded(1.0), page, other=recorded(1.0)).read_text()
+    with tt.watch(odd := nn.Sequential(nn.Conv1d(1, 1, 1)), "0:output") as w:
+        odd(torch.ones(1, 1, 2))
+    assert "nothing in common" in tt.report(recorded(1.0), page, other=w.run).read_text()

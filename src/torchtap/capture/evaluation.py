@@ -93,6 +93,8 @@ class Evaluations:
 
     def begin(self) -> None:
         """Note that this thread enters an evaluation: calls inside of it ask for their phase."""
+        # Negative, since a thread's own number says that a sink runs in it and closes the hooks;
+        # any number at all closes their quick way alone.
         self._busy.add(-threading.get_ident())
 
     def end(self) -> None:

@@ -147,6 +147,7 @@ class Gradients:
         # A meter knows nothing of labels and phases.
         if not labels and phase is FORWARD and state.meter(gradient, step):
             return
+        # Asked before the value is kept: in its first backward it looks for the caller's gradients.
         number = self.backwards.number()
         given = self.backwards.given
         if (
@@ -275,6 +276,8 @@ class Gradients:
         for tensor in outputs:
             if not tensor.requires_grad:
                 continue
+            # Returned as it came, an argument has no node of the module behind it: what flows
+            # through the module cannot be told from what else flows to the tensor.
             direct = [
                 entry.place
                 for entry in inputs.entering.get(edge_of(tensor), ())
@@ -339,6 +342,7 @@ class Gradients:
         if type(tensor) is not Tensor or tensor.grad_fn is None:
             handle = tensor.register_hook(hook)  # type: ignore[no-untyped-call]
             if tensor.grad_fn is None:
+                # It would outlive the graph: it is kept with its owner until a gradient came.
                 self._leaves.append((handle, getattr(hook.func, "__self__", None)))
             else:
                 self._handles.append(handle)

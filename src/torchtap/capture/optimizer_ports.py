@@ -106,6 +106,7 @@ class OptimizerPorts:
 
     def before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """An optimizer is about to make a step, maybe inside the step of another."""
+        # PyTorch runs no post-hook of a step that raised.
         for depth, running in enumerate(self._running):
             if running.optimizer == id(optimizer):
                 del self._running[depth:]  # Its last step raised.
@@ -115,6 +116,7 @@ class OptimizerPorts:
             self._running.append(_Step(id(optimizer), {}, {}, False))
             return
         self._was_paused |= not self.recording
+        # An optimizer that wraps another one holds its parameters too: the outer one takes them.
         known = {key for running in self._running for key in running.params}
         held = (param for group in optimizer.param_groups for param in group["params"])
         params = {id(param): param for param in held if id(param) not in known}

@@ -144,6 +144,7 @@ class PendingGradient:
             if not is_alike(self.sums[task], part):
                 self.give_up(APART)
                 return
+            # Never in place: autograd may hand the buffer of the first part on to other nodes.
             self.sums[task] = self.sums[task] + part
         else:
             self.sums[task] = part
@@ -222,6 +223,8 @@ def take_over(
         return
     part = geometry.cut(gradient)
     if argument is not None:
+        # The view that was overwritten and the argument overlap somewhere in the base: put back
+        # there, the part can be read where the argument lies.
         alone = torch.zeros_like(gradient)
         geometry.cut(alone).copy_(part)
         part = argument.cut(alone)

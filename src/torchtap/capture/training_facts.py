@@ -44,12 +44,14 @@ class TrainingFacts:
         modes: path -> whether the module is in training mode.
         requires_grad: name of a parameter -> whether it requires a gradient.
         settings: path -> plain attributes by name.
+        has_foreign_steps: whether optimizers made steps that hold no parameter of the model.
     """
 
     def __init__(self, modules: Mapping[str, nn.Module]) -> None:
         self.modes: dict[str, bool] = {}
         self.requires_grad: dict[str, bool] = {}
         self._modules = {path: weakref.ref(module) for path, module in modules.items()}
+        self.has_foreign_steps = False
         self._groups: dict[tuple[int, int], dict[str, Any]] = {}
         self._known: dict[int, _Known] = {}
         self._told_by = _NOTHING
@@ -94,6 +96,8 @@ class TrainingFacts:
         for name, one in self._parameters():
             names.setdefault(id(one), name)
             names.setdefault(id(shards.get(id(one), one)), name)
+        every = [one for group in optimizer.param_groups for one in group["params"]]
+        self.has_foreign_steps |= not any(id(one) in names for one in every)
         for number, group in enumerate(optimizer.param_groups):
             held = [names[id(one)] for one in group["params"] if id(one) in names]
             if held:

@@ -26,7 +26,7 @@ from torchtap.core.closable import Closable
 from torchtap.core.distributed import own_rank, ranks_of_one_batch
 from torchtap.core.doors import require
 from torchtap.core.errors import CaptureError, InputError
-from torchtap.core.modules import Where, modules_of, num_parameters
+from torchtap.core.modules import Where, modules_of, num_parameters, unwrapped
 from torchtap.core.plan import Plan, make_plan
 from torchtap.core.printed_page import Page, Printed
 from torchtap.core.record import Record, Sink
@@ -101,6 +101,7 @@ class Watch(Closable, Printed):
         self._engine = WatchEngine(modules[""], plan, delivery, options, facts)
         self._missing = Missing(plan, self._engine, delivery, was_compiled=was_compiled)
         self._kept = delivery.kept
+        self._model = weakref.ref(modules[""])
         self._scalars = Scalars()
         self._notes = StepNotes()
         self._meta = _meta_of(modules[""], plan)
@@ -117,6 +118,7 @@ class Watch(Closable, Printed):
             self._engine.detach()
             delivery.close(raising=False)
             raise
+        _made.add(self)
 
     @property
     def plan(self) -> Plan:
@@ -416,6 +418,26 @@ class Watch(Closable, Printed):
                 absent=self.absent,
             )
         )
+
+
+_made: weakref.WeakSet[Watch] = weakref.WeakSet()
+
+
+def watches_of(model: nn.Module) -> list[Watch]:
+    """Return the watches of a model that are open."""
+    root = unwrapped(model)
+    return [one for one in list(_made) if one._is_open and one._model() is root]
+
+
+def newest_numbers(watch: Watch) -> dict[str, Any]:
+    """Return what was logged in the last step in which anything was, by name; tensors as such."""
+    newest = watch._scalars.newest
+    return {} if newest is None else dict(watch._scalars.at(newest))
+
+
+def note_of_step(watch: Watch, labels: dict[str, Any]) -> None:
+    """Keep labels of the step that runs, as ``w.step(**labels)`` does at its end."""
+    watch._notes.note(watch.current_step, time.time(), (), labels)
 
 
 def _is_chosen(step: int, every: Every) -> bool:

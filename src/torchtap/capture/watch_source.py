@@ -79,6 +79,7 @@ class WatchSource(SourceDefaults):
             requires_grad=facts.requires_grad,
             settings=facts.settings,
             optimizers=facts.optimizers,
+            foreign_steps=facts.has_foreign_steps,
             order=self._engine.order,
         )
         if not seen.stages:

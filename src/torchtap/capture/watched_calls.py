@@ -171,6 +171,7 @@ class WatchedCalls:
             return
         frames = self.hooks.running.stack
         found = argument_leaves(args, kwargs, tap.unseen[TAKEN])
+        # A forward that a KeyboardInterrupt left has run no forward hook: see FollowedCall.is_over.
         if tap is self.hooks.root and frames and self.hooks.running.is_stale():
             frames.clear()
             self.gradients.views.drop()
@@ -277,6 +278,7 @@ class WatchedCalls:
                 self.copy_policy.learn()
                 self._head = tap
         mode = mode_of(module)
+        # Another mode may write in place elsewhere: what was learned of copies holds no longer.
         if mode is not self._was_training:
             self._was_training = mode
             self.copy_policy.forget()

@@ -20,6 +20,7 @@ from torchtap.cli import (
     commands_explain,
     commands_live,
     commands_read,
+    commands_replay,
     commands_run,
     commands_script,
     commands_show,
@@ -129,5 +130,6 @@ for command in (
     commands_live.top,
     commands_live.serve,
     commands_check.selfcheck,
+    commands_replay.replay,
 ):
     cli.add_command(command)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from torchtap.cli.batch import Batch
-    from torchtap.explain.checks.result import Check
+    from torchtap.explain.checks.check_result import Check
     from torchtap.explain.maps.map import Map
 
 Command = TypeVar("Command", bound=Callable[..., Any])

@@ -119,4 +119,13 @@ def run(
         goes_to = FolderSettings(target, values, values_every, resume, first_step)
         refuse_folder(path, resume=resume, rank=launched_rank() or 0)
     readable_script(script)
-    return Launch(script, args, patterns, every, step_every, goes_to, explain, strict)
+    return Launch(
+        script=script,
+        args=args,
+        where=patterns,
+        every=every,
+        backwards=step_every,
+        to=goes_to,
+        explain=explain,
+        strict=strict,
+    )

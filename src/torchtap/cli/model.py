@@ -97,7 +97,7 @@ def parse_args(words: Sequence[str], *, option: str = "--arg") -> dict[str, Any]
 
 
 def _import_name(name: str) -> Any:
-    with _here(), _noting_import_of(name):
+    with importable_here(), _noting_import_of(name):
         try:
             return importlib.import_module(name)
         except ModuleNotFoundError as error:
@@ -124,7 +124,7 @@ def _import_file(path: Path) -> Any:
     module = importlib.util.module_from_spec(spec)
     # Classes of the file must be found by their module's name, and its neighbours imported.
     sys.modules.setdefault(path.stem, module)
-    with _here(path.resolve().parent), _noting_import_of(str(path)):
+    with importable_here(path.resolve().parent), _noting_import_of(str(path)):
         spec.loader.exec_module(module)
     return module
 
@@ -142,7 +142,7 @@ def _noting_import_of(name: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _here(folder: Path | None = None) -> Iterator[None]:
+def importable_here(folder: Path | None = None) -> Iterator[None]:
     """Make a folder importable while something is imported."""
     text = str(folder or Path().resolve())
     sys.path.insert(0, text)

@@ -5,6 +5,7 @@
     ├── CaptureError     (RuntimeError)  something asked for could not be captured as asked
     │   └── OverwrittenError             a value kept without a copy was overwritten
     ├── EditError        (RuntimeError)  an edit that cannot be made, or did not happen
+    ├── NonFiniteError   (ArithmeticError) a value of a training that is not finite, with its origin
     ├── OffloadError     (RuntimeError)  saved tensors that cannot be moved as asked
     ├── RunError         (ValueError)    a file that is not a run, or a run that cannot answer
     ├── CompareError     (ValueError)    two runs or modules that cannot be compared as asked
@@ -36,6 +37,14 @@ class OverwrittenError(CaptureError):
 
 class EditError(TorchtapError, RuntimeError):
     """An edit that cannot be made as asked, or that did not happen."""
+
+
+class NonFiniteError(TorchtapError, ArithmeticError):
+    """A step of a training has an Inf or NaN; ``origin`` says where it was made."""
+
+    def __init__(self, text: str, origin: object = None) -> None:
+        super().__init__(text)
+        self.origin = origin
 
 
 class OffloadError(TorchtapError, RuntimeError):

@@ -37,9 +37,12 @@ WATCHING = (
     "tt.edit",
     "tt.edit_tensor",
     "tt.attribute",
+    "tt.audit",
     "tt.cam",
+    "tt.guard",
     "tt.locate",
     "tt.record",
+    "tt.record_call",
     "tt.summary",
     "tt.sweep",
     "tt.verify",
@@ -832,6 +835,17 @@ def _given_context(frame: FrameType) -> Any:
     return given if isinstance(given, torch.autograd.function.BackwardCFunction) else None
 
 
+# ---------------------------------------------------------------------- parametrised modules
+
+for _part in ("_inject_new_class", "_inject_property"):
+    _note(
+        f"torch.nn.utils.parametrize.{_part}",
+        "makes the class of a parametrised module again, when a saved call is read. Called in "
+        "diagnosis/calls/standalone/reading.py, which stands in exported scripts",
+        without="a saved call of a parametrised module is not read, and the message names it",
+    )
+
+
 # ---------------------------------------------------------------------- attributes
 
 ATTRIBUTES: Mapping[str, str] = MappingProxyType(
@@ -872,6 +886,7 @@ ATTRIBUTES: Mapping[str, str] = MappingProxyType(
         "_parameters": "parameters by name",
         "_buffers": "buffers by name",
         "_modules": "children by name",
+        "_non_persistent_buffers_set": "buffers that are in no state dict",
         "_forward_hooks": "hooks after a forward",
         "_forward_pre_hooks": "hooks before a forward",
         "_forward_pre_hooks_with_kwargs": "which of them take keywords",

@@ -12,10 +12,10 @@ from torch.optim.optimizer import Optimizer
 from torchtap.core.errors import EditError
 from torchtap.core.user_functions import name_of
 from torchtap.edits.edit_counts import EditCounts
+from torchtap.hooks.held_params import is_held
 from torchtap.hooks.optimizer_hooks import has_closure, listen_to_optimizers
 from torchtap.hooks.param_hooks import tapped_params
 from torchtap.hooks.site_state import SiteState, Tap
-from torchtap.transfer.freeze_hooks import is_held
 
 if TYPE_CHECKING:
     from torchtap.core.plan import Plan

@@ -174,7 +174,9 @@ def cam(
         subject = Subject(model, inputs, kwargs)
         sites = () if layer is None else tuple(asked_layers(model, layer))
         wish, budget = Wish(layout, grid, over), Budget(batch_size, max_evals, progress)
-        settings = Settings(method, sites, relu, stack, call, wish, budget)
+        settings = Settings(
+            method=method, sites=sites, relu=relu, stack=stack, call=call, wish=wish, budget=budget
+        )
         return made(settings, subject, Target(target))
 
 
@@ -335,7 +337,13 @@ class _Making:
         with torch.no_grad():
             if self._settings.method == "ablationcam":
                 return ablationcam(
-                    subject, target, value, one.site, one.call, layout.channel_dim, budget
+                    subject=subject,
+                    target=target,
+                    value=value,
+                    site=one.site,
+                    call=one.call,
+                    channel_dim=layout.channel_dim,
+                    budget=budget,
                 )
             if over is None:
                 raise InputError(

@@ -13,11 +13,11 @@ from torch import Tensor
 from torchtap.core.errors import CaptureError, InputError
 from torchtap.core.progress import Progress
 from torchtap.core.text import count
+from torchtap.explain.checks.check_result import Check, Of
 from torchtap.explain.checks.curves import Orders, curve, num_runs
 from torchtap.explain.checks.perturb import Ground, blurred, ground_of, mean_fill, varied
 from torchtap.explain.checks.randomise import randomised
 from torchtap.explain.checks.ranks import spearman
-from torchtap.explain.checks.result import Check, Of
 
 if TYPE_CHECKING:
     from torchtap.explain.maps.map_values import MapValues

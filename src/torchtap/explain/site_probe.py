@@ -275,7 +275,16 @@ def plan_of(
     patterns = tuple([Pattern(name, tuple(ports)) for name in names])
     types = dict.fromkeys(modules, ())
     kind = type(modules[""]).__name__
-    return Plan(kind, paths, tuple(taps), (), patterns, patterns, types, {})
+    return Plan(
+        model=kind,
+        where=paths,
+        taps=tuple(taps),
+        absent=(),
+        patterns=patterns,
+        unmatched=patterns,
+        types=types,
+        aliases={},
+    )
 
 
 # ---------------------------------------------------------------------- in the graph

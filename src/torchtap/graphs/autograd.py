@@ -335,13 +335,13 @@ class _Reader:
         state = OVERWRITTEN if trouble else KEPT
         version = 0 if tensor.is_inference() else tensor._version
         return SavedTensor(
-            name,
-            type_of(tensor),
-            nbytes,
-            role,
-            state,
-            version,
-            trouble.partition(" Hint")[0] or note,
+            name=name,
+            type=type_of(tensor),
+            nbytes=nbytes,
+            role=role,
+            state=state,
+            version=version,
+            note=trouble.partition(" Hint")[0] or note,
         )
 
 

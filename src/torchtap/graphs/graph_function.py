@@ -110,13 +110,13 @@ def _graph_of_tensors(target: Any, model: Models) -> Graph:
     nodes, calls = by_parameters(found.nodes, found.edges, types)
     notes = [*_notes(found), *([INFERRED] if calls else [])]
     return Graph(
-        AUTOGRAD,
-        _title(tensors, models),
-        tuple(nodes),
-        tuple(found.edges),
-        tuple(calls),
-        tuple(found.roots),
-        tuple(notes),
+        kind=AUTOGRAD,
+        title=_title(tensors, models),
+        nodes=tuple(nodes),
+        edges=tuple(found.edges),
+        calls=tuple(calls),
+        roots=tuple(found.roots),
+        notes=tuple(notes),
         cuts=_cuts(models, tensors),
     )
 
@@ -280,13 +280,13 @@ def _watched_autograd(
     _refuse_none(found)
     nodes = by_sequence(found.nodes, found.edges, trace.events, trace.calls)
     return Graph(
-        AUTOGRAD,
-        f"Autograd graph of {type(model).__name__}",
-        tuple(nodes),
-        tuple(found.edges),
-        tuple(trace.calls),
-        tuple(found.roots),
-        (*_notes(found), *notes, *cuts.notes()),
+        kind=AUTOGRAD,
+        title=f"Autograd graph of {type(model).__name__}",
+        nodes=tuple(nodes),
+        edges=tuple(found.edges),
+        calls=tuple(trace.calls),
+        roots=tuple(found.roots),
+        notes=(*_notes(found), *notes, *cuts.notes()),
         cuts=cuts,
     )
 

@@ -315,7 +315,19 @@ class Trace:
         cut = [place for place, one in enumerate(inputs) if one.needs_grad] if reason else []
         call = self._stack[-1].id if self._stack else OUTSIDE
         types = tuple(map(type_of, given))
-        item = self._new(Item(name, OPERATION, call, path, types, line, note, tuple(cut)), given)
+        item = self._new(
+            Item(
+                name=name,
+                kind=OPERATION,
+                call=call,
+                path=path,
+                types=types,
+                line=line,
+                note=note,
+                cut_slots=tuple(cut),
+            ),
+            given,
+        )
         for place, (source, kind) in enumerate(known):
             self.edges.append((source, item, 0, place, kind))
 

@@ -97,6 +97,8 @@ class Backwards:
         self._numbers[task] = number
         self.given |= given_storages()
         running.append(task)
+        # The list goes with the callback: for another device than the CPU a thread of the engine
+        # calls it, in which ``_running()`` is another list.
         call_after_backward(partial(self._end, running, task))
         return number
 

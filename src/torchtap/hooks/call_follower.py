@@ -73,6 +73,7 @@ class CallStack(Generic[OneCall]):
             without a hook. Empty if no call of ``tap`` is running.
         """
         stack = self.stack
+        # One comparison in nearly every call of every module.
         if stack and stack[-1].tap is tap:
             return [stack.pop()]
         if not self.has(tap):

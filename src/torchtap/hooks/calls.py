@@ -74,6 +74,9 @@ class Numbering:
             tap.note_first_call()
         is_inside_backward = current_task() != -1
         may_recur = not torch.is_grad_enabled() or top_saved_hooks(True) is not None
+        # A reentrant checkpoint runs its forward without grad mode, the other kind under a pair of
+        # saved-tensor hooks (torch/utils/checkpoint.py). Without either no backward runs this call
+        # again, and nothing of it has to be remembered.
         if not is_inside_backward and not may_recur:
             return next(tap.calls), FORWARD
         arguments = [tensor for _, tensor in argument_leaves(args, kwargs)]
@@ -91,6 +94,7 @@ class Numbering:
             place = self._calls_of_thread(tap, arguments, runner).find(tap, arguments, runner)
             if place is not None and place.phase is FORWARD:
                 return place.call, RECOMPUTE
+            # A checkpoint runs it, and it is not known which call of the forward it is.
             if place is None and runner is not FUNCTION:
                 self._remember(tap, UNIDENTIFIED, BACKWARD, arguments)
                 return UNIDENTIFIED, RECOMPUTE
@@ -111,6 +115,7 @@ class Numbering:
     ) -> CheckpointCalls:
         """Return the calls of the thread that ran the forward; its backward may run in another."""
         every = list(self._of_threads)
+        # A thread of autograd's engine has run no forward itself.
         own = self._own.calls or every[0]
         is_where = (one for one in [own, *every] if one.is_where(tap, arguments, runner))
         return next(is_where, own)

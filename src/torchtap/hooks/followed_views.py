@@ -147,6 +147,8 @@ class FollowedViews(Generic[AnyGradient]):
             return
         kept = []
         for followed in self._unrepaired(views[first:]):
+            # Its caller gets it and may write into it; of any other view this call was the last
+            # user.
             if not is_outermost and id(followed.view) in returned:
                 kept.append(followed)
             elif self._ended is not None:

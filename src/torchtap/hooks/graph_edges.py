@@ -61,6 +61,8 @@ class Geometry(NamedTuple):
 
     def cut(self, base_gradient: Tensor) -> Tensor:
         """Return the part of a gradient of the base that belongs to the view."""
+        # ``as_strided`` counts in the strides of the base, and autograd hands gradients on in any:
+        # expanded, transposed, channels last.
         if base_gradient.stride() != self.base_stride:
             same = torch.empty_strided(
                 self.base_size,
@@ -99,6 +101,7 @@ def edge_of(tensor: Tensor) -> Edge:
         return grad_fn, tensor.output_nr
     if tensor.is_nested:
         with torch.enable_grad():
+            # A nested leaf is asked by way of its values, whose node leads to it.
             return tensor.values().grad_fn.next_functions[0]  # type: ignore[union-attr]
     if tensor.layout is torch.strided:
         try:

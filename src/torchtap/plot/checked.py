@@ -45,7 +45,15 @@ def checked_figure(
     figure = figure_class()(figsize=(width, _INCHES + 0.95), dpi=DPI, layout="constrained")
     axes = list(figure.subplots(1, cols, squeeze=False)[0])
     for name, (shares, scores, controls, area) in curves.items():
-        draw_curve(axes.pop(0), name, shares, scores, controls, area, of)
+        draw_curve(
+            axes=axes.pop(0),
+            name=name,
+            shares=shares,
+            scores=scores,
+            controls=controls,
+            area=area,
+            of=of,
+        )
     for name, values in maps.items():
         # Maps of other weights are of another size altogether: each has its own colours.
         pane = Pane(values, heading_of(name, values))

@@ -92,8 +92,6 @@ def take_maps(
     Raises:
         InputError: the value has no such maps.
     """
-    import numpy
-
     if layout not in MEANS:
         raise InputError(f"layout is {layout!r}; expected one of {', '.join(MEANS)}.")
     value, notes = record.value, list[str]()
@@ -121,6 +119,15 @@ def take_maps(
     chosen = _choose(where, value.shape[0], channels)
     if not value[0].numel():
         raise InputError(f"{where}: there is nothing to draw.")
+    return _maps_of(record, value, chosen, notes, clip)
+
+
+def _maps_of(
+    record: Record, value: Tensor, chosen: tuple[int, ...], notes: list[str], clip: float
+) -> Maps:
+    """Make maps of some channels of one sample, ``[C, H, W]``."""
+    import numpy
+
     if value.is_complex():
         notes.append("magnitude")
     picked = (value.abs() if value.is_complex() else value)[list(chosen)]
@@ -129,7 +136,16 @@ def take_maps(
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
     reach = float(numpy.quantile(abs(finite), 1 - clip)) if finite.size else 0.0
     title = f"{record.site}  {_typed(record.value)}  step {record.step} call {record.call}"
-    maps = Maps(array, chosen, value.shape[0], title, tuple(notes), low, high, reach)
+    maps = Maps(
+        values=array,
+        channels=chosen,
+        total=value.shape[0],
+        title=title,
+        notes=tuple(notes),
+        low=low,
+        high=high,
+        reach=reach,
+    )
     return replace(maps, notes=(*notes, *_remarks(maps)))
 
 

@@ -117,7 +117,16 @@ def _maps(values: Array, names: list[int | str], title: str, notes: list[str]) -
     said = (*notes, *((f"{bad} (magenta)",) if bad else ()))
     # Weights have signs: the scale is symmetric, also where none happens to be negative.
     reach = max(abs(low), abs(high))
-    return Maps(values, tuple(names), len(values), title, said, min(low, -1e-300), high, reach)
+    return Maps(
+        values=values,
+        channels=tuple(names),
+        total=len(values),
+        title=title,
+        notes=said,
+        low=min(low, -1e-300),
+        high=high,
+        reach=reach,
+    )
 
 
 def _in_color(ax: Axes | None, weights: Array, title: str, notes: list[str]) -> Figure:

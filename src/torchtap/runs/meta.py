@@ -41,6 +41,7 @@ class Meta:
         optimizers: each group of each optimizer that made a step with parameters of the model, as
             it was at its first: class under ``optimizer``, names under ``params``, and its
             settings (``lr``, ``weight_decay``, ...).
+        foreign_steps: whether optimizers made steps that hold no parameter of the model.
         order: paths of the modules that were tapped and called, by their first call.
         findings: what rules found while it ran (``tt.watch(..., rules=...)``), each as
             :meth:`Finding.as_dict <torchtap.runs.rules.finding.Finding.as_dict>` gives it.
@@ -65,6 +66,7 @@ class Meta:
     requires_grad: Mapping[str, bool] = field(default_factory=dict)
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     optimizers: tuple[Mapping[str, Any], ...] = ()
+    foreign_steps: bool = False
     order: tuple[str, ...] = ()
     findings: tuple[Mapping[str, Any], ...] = ()
 

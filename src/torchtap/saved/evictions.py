@@ -86,6 +86,7 @@ class Evictions:
     def _write(self, block: SavedBlock, tier: Tier, ready: torch.cuda.Event | None) -> None:
         """Copy a block to a slow tier. Runs in a thread of the workers."""
         try:
+            # The device may not have computed the tensor yet when its eviction was asked for.
             if ready is not None:
                 ready.synchronize()
             block.put(tier)

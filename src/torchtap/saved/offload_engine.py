@@ -134,6 +134,8 @@ class OffloadEngine:
             if not isinstance(layout, str):
                 return self._take(tensor, layout, counters)
             counters.kept[layout] += nbytes
+        # Any pair of hooks switches off autograd's check for tensors that are overwritten, so what
+        # is kept is guarded here, unless a pair below ours takes it as it would without us.
         below = thread.below[-1] if thread.below else None
         return guarded(tensor) if below is None else Foreign(below, tensor)
 

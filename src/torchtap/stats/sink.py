@@ -186,10 +186,6 @@ class Stats:
             self._clock.step = step + 1
             _add_steps(self.series, self._tables.read_when_due())
 
-    def close(self) -> None:
-        """Bring the series up to date: nothing more will come."""
-        self.flush()
-
     @property
     def absent(self) -> tuple[Absence, ...]:
         """Return the absences: values that the sink was given and could not measure."""
@@ -236,6 +232,8 @@ class Stats:
                 if meter.sums is not None:
                     measured.mean_sum = meter.sums.total.cpu().numpy().copy()
                     measured.num_samples = int(meter.sums.num_samples)
+
+    close = flush  # Nothing more will come.
 
     # ------------------------------------------------------------------ measuring
 

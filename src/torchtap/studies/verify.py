@@ -145,7 +145,17 @@ def _verify(trial: Trial, where: Where) -> Verification:
                 by_chance = _unsteady(trial)  # Or because of the watch?
                 unsteady += by_chance if is_odd else []
         if unsteady:
-            return Verification(name, 0, 0, (), (), (), (), tuple(unsteady), notes=notes)
+            return Verification(
+                model=name,
+                num_values=0,
+                num_gradients=0,
+                changed=(),
+                wrong=(),
+                unverified=(),
+                absent=(),
+                unsteady=tuple(unsteady),
+                notes=notes,
+            )
     return Verification(
         model=name,
         num_values=proof.num_values,

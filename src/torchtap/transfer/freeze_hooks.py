@@ -14,6 +14,7 @@ from torch.optim.optimizer import Optimizer
 from torchtap.core.distributed import sharded_parameters
 from torchtap.core.errors import EditError
 from torchtap.core.site import Site
+from torchtap.hooks.held_params import holders
 from torchtap.hooks.optimizer_hooks import has_closure, listen_to_optimizers
 from torchtap.hooks.site_state import Tap
 from torchtap.transfer.buffer_copies import BufferCopies
@@ -66,7 +67,7 @@ class FreezeHooks:
         for param in {id(one): one for one in self.params.values()}.values():
             self._hold(param)
         self._handles += listen_to_optimizers(self)
-        _open.add(self)
+        holders.add(self)
 
     def _hold(self, param: Tensor) -> None:
         if self._gradients == "none":
@@ -112,11 +113,11 @@ class FreezeHooks:
         self._stand_ins.clear()
         for key in list(self._steps):  # Of optimizers whose step raised.
             self._steps.pop(key).show()
-        _open.discard(self)
+        holders.discard(self)
         for _, module in self._owners():
             _keepers.get(module, set()).discard(self)
         for key, (param, required) in self._required.items():
-            others = [other for other in _open if key in other._required]
+            others = [other for other in _freezes() if key in other._required]
             if others:  # Still held; who closes last gives it back.
                 others[0]._required[key] = param, required or others[0]._required[key][1]
             else:
@@ -237,8 +238,10 @@ class _Step:
 # A handle that is dropped leaves the freeze on, as long as the model lives.
 _keepers: weakref.WeakKeyDictionary[nn.Module, set[FreezeHooks]] = weakref.WeakKeyDictionary()
 
-# Several may hold one parameter.
-_open: weakref.WeakSet[FreezeHooks] = weakref.WeakSet()
+
+def _freezes() -> list[FreezeHooks]:
+    """Return those that are open; several may hold one parameter."""
+    return [one for one in holders if isinstance(one, FreezeHooks)]
 
 
 class _Free:
@@ -262,7 +265,7 @@ class _Free:
 
     def _twin(self) -> nn.Parameter:
         """Return a parameter of the same memory that requires grad as this one did."""
-        held = [one._required[self._id] for one in _open if self._id in one._required]
+        held = [one._required[self._id] for one in _freezes() if self._id in one._required]
         param = held[0][0]
         twin = nn.Parameter(param.data, requires_grad=any(required for _, required in held))
         vars(twin).update((name, held) for name, held in vars(param).items() if name not in _ASKED)
@@ -282,11 +285,6 @@ def _copy_as_it_is(param: Tensor) -> None:
     if isinstance(getattr(vars(param).get("__reduce_ex__"), "__self__", None), _Free):
         for name in _ASKED:
             del vars(param)[name]
-
-
-def is_held(param: Tensor) -> bool:
-    """Return whether any open freeze holds a parameter."""
-    return any(frozen.holds(param) for frozen in _open)
 
 
 def _chosen(tap: Tap, port: str, tensors: Any) -> dict[str, Tensor]:

@@ -58,13 +58,37 @@ EQUAL = Distance()
 def distance(one: Values, two: Values) -> Distance:
     """The distance of nested values, leaf by leaf.
 
-    Leaves are matched by their names; where these differ, those that are left over are matched in
-    their order. NaN at the same place on both sides is equal, and so is the same infinity.
+    Leaves are matched by their names, and what is left over by its number of elements, in order.
+    Where one side has more tensors, such as a cache beside the logits, those of the other side are
+    compared. NaN at the same place on both sides is equal, and so is the same infinity.
     """
-    matched, left_over = _matched(one, two)
-    if left_over:
-        return Distance(math.inf, 1.0, why=left_over)
-    return joined(_of_leaf(leaf, left, right) for leaf, left, right in matched)
+    pairs = matched(one, two)
+    if len(pairs) < min(len(one), len(two)):
+        sides = (", ".join(map(_kind, side.values())) or "nothing" for side in (one, two))
+        return Distance(math.inf, 1.0, why=_of_kinds(next(sides), next(sides)))
+    return joined(_of_leaf(leaf, one[leaf], two[other]) for leaf, other in pairs)
+
+
+def matched(one: Values, two: Values) -> list[tuple[str, str]]:
+    """Pairs of leaves that stand for each other: of one name, else of one number of elements."""
+    if one.keys() == two.keys():
+        return [(leaf, leaf) for leaf in one]
+    if len(one) == len(two) == 1:
+        return [(next(iter(one)), next(iter(two)))]
+    mine, theirs = (dict(zip(side, numel_of(side), strict=True)) for side in (one, two))
+    found = []
+    for leaf, numel in mine.items():
+        by_name = [leaf] if theirs.get(leaf) == numel else []
+        fitting = by_name or [other for other, size in theirs.items() if size == numel]
+        if fitting:
+            found.append((leaf, fitting[0]))
+            del theirs[fitting[0]]
+    return found
+
+
+def _kind(value: Value) -> str:
+    value = _read(value)
+    return kind_of(value) if isinstance(value, Tensor) else _typed(value)
 
 
 def joined(parts: Iterable[Distance]) -> Distance:
@@ -81,17 +105,6 @@ def joined(parts: Iterable[Distance]) -> Distance:
         any(part.is_bound for part in found),
         sum(part.num_nan for part in found),
     )
-
-
-def _matched(one: Values, two: Values) -> tuple[list[tuple[str, Value, Value]], str]:
-    """Return triples of leaf and both values, and what is wrong where they do not match."""
-    if one.keys() == two.keys():
-        return [(leaf, one[leaf], two[leaf]) for leaf in one], ""
-    if len(one) != len(two):
-        short, long = sorted((len(one), len(two)))
-        return [], f"{short} tensors on one side and {long} on the other"
-    pairs = zip(one, one.values(), two.values(), strict=True)
-    return list(pairs), ""
 
 
 def _of_leaf(leaf: str, one: Value, two: Value) -> Distance:

@@ -106,10 +106,9 @@ def _modes(feeder: Feeder) -> tuple[bool, bool]:
 
 def _said_weights(feeder: Feeder) -> str:
     pairs = feeder.differing()
-    transposed = [pair for pair in pairs if pair.is_transposed]
-    if not pairs or len(transposed) == len(pairs):
-        names = ", ".join(pair.name for pair in (transposed or feeder.params)[:3])
-        return f"weights agree only when they are transposed: {names}"
+    if not pairs:
+        square = [pair.name for pair in feeder.params if len(pair.values) > 1]
+        return f"weights agree only when they are transposed: {', '.join(square[:3])}"
     worst = max(pairs, key=lambda pair: _apart(pair).relative)
     others = f" (and {len(pairs) - 1} more)" if len(pairs) > 1 else ""
     return f"weights differ: {worst.name} by {_apart(worst).relative:.2g}{others}"
@@ -130,7 +129,7 @@ def _worst_buffer(feeder: Feeder) -> str:
 
 
 def _unexplained(feeder: Feeder) -> str:
-    pairs = [pair for pair in feeder.differing() if not pair.is_transposed]
+    pairs = feeder.differing()
     is_known = len(feeder.params) == sum(1 for _ in feeder.module.parameters())
     same = ["weights"] if feeder.params and is_known and not pairs else []
     said = f"the same {', '.join([*same, 'input'])} and mode"

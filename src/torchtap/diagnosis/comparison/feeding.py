@@ -161,7 +161,7 @@ class Feeder:
 
     def differing(self) -> list[ParameterPair]:
         """The parameters that have another value than in the reference."""
-        return [pair for pair in self.params if not pair.is_equal]
+        return [pair for pair in self.params if not (pair.is_equal or pair.is_transposed)]
 
     def has_other_buffers(self) -> bool:
         """Return whether a buffer had another value when the call began."""

@@ -79,15 +79,15 @@ def _inheriting(found: Sequence[Compared], phase: str) -> int | None:
     rows = [
         (place, one)
         for place, one in enumerate(found)
-        if one.row.phase == phase
-        and one.row.is_beyond
-        and one.pair is not None
-        and (one.row.port == "input" or one.row.inherited > one.row.tolerance)
-        and math.isnan(one.row.added)
+        if one.row.phase == phase and one.pair is not None and _inherits(one.row)
     ]
-    if not rows:
+    if not any(one.row.is_beyond and math.isnan(one.row.added) for _, one in rows):
         return None
     return min(rows, key=lambda each: _began(each[1]))[0]
+
+
+def _inherits(row: Row) -> bool:
+    return row.inherited > row.tolerance or (row.port == "input" and row.is_beyond)
 
 
 def _began(one: Compared) -> tuple[float, int]:

@@ -16,7 +16,7 @@ from torchtap.diagnosis.comparison.run_rows import (
     lacking,
     num_terms_of,
 )
-from torchtap.diagnosis.comparison.settings import other_mode, other_settings
+from torchtap.diagnosis.comparison.settings import differing, other_mode, other_settings
 from torchtap.diagnosis.comparison.step_calls import is_below
 from torchtap.runs.run import Run
 
@@ -46,7 +46,10 @@ class RunCauses:
         for port, cause in (("param", "weights"), ("buffer", "buffers")):
             state = self._differing(one, port)
             if state is not None:
-                return cause, f"{self._head(one)} {_said_state(state)}."
+                what = (
+                    f"{one.row.name}:{one.row.port} is {one.total.why}. " if one.total.why else ""
+                )
+                return cause, f"{what}{self._head(one)} {_said_state(state)}."
         return self._mode(one) or self._dtype(one) or self._rest(one)
 
     def _head(self, one: Compared) -> str:
@@ -58,8 +61,18 @@ class RunCauses:
         cause = {"param": "weights", "buffer": "buffers"}.get(one.row.port, "computation")
         said = f"{_said_state(one)}, and no value that flows was seen to differ before."
         if BY_NAME[one.row.port].taken == "optimizer":
-            said += " The optimizer, its settings or its state differ."
+            settings = self._optimizers(one)
+            said += f" {settings or 'The optimizer, its settings or its state differ'}."
         return cause, said
+
+    def _optimizers(self, one: Compared) -> str:
+        """Say which settings of the optimizer differ for a parameter."""
+        groups = []
+        for run, path in zip(self.runs, (one.row.path, one.row.other), strict=True):
+            name = one.total.leaf if path == "." else f"{path}.{one.total.leaf}"
+            held = (group for group in run.meta.optimizers if name in group["params"])
+            groups.append(next(held, {}))
+        return differing(groups[0], groups[1], leave_out=("params",))
 
     def _of_gradient(self, one: Compared) -> tuple[str, str]:
         if one.row.port == "grad_output":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Mapping
 from typing import Any
 
 from torchtap.runs.meta import Meta
@@ -19,8 +20,15 @@ def other_settings(metas: tuple[Meta, Meta], path: str, other: str) -> str:
         path: of the module in the reference, empty for the model.
         other: in the candidate.
     """
-    one, two = metas[0].settings.get(path, {}), metas[1].settings.get(other, {})
-    found = [name for name in one if name in two and not _equal(one[name], two[name])]
+    return differing(metas[0].settings.get(path, {}), metas[1].settings.get(other, {}))
+
+
+def differing(
+    one: Mapping[str, Any], two: Mapping[str, Any], *, leave_out: Container[str] = ()
+) -> str:
+    """Say which of the values that both have differ."""
+    known = [name for name in one if name in two and name not in leave_out]
+    found = [name for name in known if not _equal(one[name], two[name])]
     said = [
         f"{name} is {one[name]!r} in the reference and {two[name]!r} in the candidate"
         for name in found[:_MOST]

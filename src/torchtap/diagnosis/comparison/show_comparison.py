@@ -46,8 +46,12 @@ def _place(row: Row) -> str:
 def row_cells(row: Row, *, is_first: bool = False) -> list[str | Cell]:
     """The cells of a row, one for each of ``HEADERS``."""
     tone = "bad" if is_first else "" if row.is_beyond else "dim"
-    texts = [row.name, row.port, str(row.call), *map(_distance, _numbers(row)), row.cause or NONE]
-    return [Cell(text, tone) for text in texts]
+    return [Cell(text, tone) for text in row_texts(row)]
+
+
+def row_texts(row: Row) -> list[str]:
+    """A row as texts, one for each of ``HEADERS``."""
+    return [row.name, row.port, str(row.call), *map(_distance, _numbers(row)), row.cause or NONE]
 
 
 def _numbers(row: Row) -> tuple[float, float, float, float]:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
+from torchtap.core.errors import SiteError
 from torchtap.core.ports import BY_NAME, OPTIMIZER_PORTS
 from torchtap.core.record import EVAL, FORWARD, Record
-from torchtap.core.site import Site
 from torchtap.diagnosis.comparison.distance import Value, Values, numel_of
 from torchtap.diagnosis.comparison.traits import Traits, num_terms, traits_of
 from torchtap.runs.run import Run
@@ -128,15 +127,19 @@ def is_below(path: str, above: str) -> bool:
     return path != above and (not above or path.startswith(f"{above}."))
 
 
-def step_calls(run: Run, step: int, known: Mapping[str, Traits] | None = None) -> StepCalls:
+def step_calls(
+    run: Run, step: int, known: Mapping[str, Traits] | None = None, *, by_statistics: bool = False
+) -> StepCalls:
     """The calls of one step of a run; of sites that were measured alone, with their statistics.
 
     Args:
         run: which.
         step: which.
         known: path -> traits of the modules, where these are at hand.
+        by_statistics: whether statistics stand for all values, as the other side has no others;
+            those of all calls of a site together.
     """
-    kept, states, num_lost = _kept(run, step)
+    kept, states, num_lost = _kept(run, step if not by_statistics else None)
     is_ordered = bool(kept)
     _add_measured(run, step, kept, states)
     paths = {path for path, _, _ in kept}
@@ -162,11 +165,11 @@ _Kept = dict[tuple[str, int, str], _Growing]
 _States = dict[tuple[str, str, int], dict[str, Value]]
 
 
-def _kept(run: Run, step: int) -> tuple[_Kept, _States, int]:
+def _kept(run: Run, step: int | None) -> tuple[_Kept, _States, int]:
     calls: _Kept = defaultdict(_Growing)
     states: _States = defaultdict(dict)
     num_lost = 0
-    for place, record in enumerate(_records(run, step)):
+    for place, record in enumerate(_records(run, step) if step is not None else ()):
         if record.overwritten:
             num_lost += 1
         elif BY_NAME[record.site.port].holder:
@@ -196,12 +199,14 @@ def _add_measured(run: Run, step: int, calls: _Kept, states: _States) -> None:
     """Add statistics of the sites of which no value was kept in the step."""
     there = {(path, port) for (path, _, _), one in calls.items() for port in one.values}
     there |= {(path, port) for path, port, _ in states}
-    series = run.series
     ends = _ends(run.meta.order or run.meta.modules)
-    for site in series.sites if step in series.steps else ():
-        if (site.path, site.port) in there or site.port == "saved" or not _has(series, site, step):
+    for site in run.sites:
+        if (site.path, site.port) in there or site.port == "saved":
             continue
-        measured: Statistics = run.stats(site, step=step)
+        try:
+            measured = run.stats(site, step=step)
+        except SiteError:  # Not in this step.
+            continue
         if BY_NAME[site.port].holder:
             states[site.path, site.port, 0][site.leaf] = measured
             continue
@@ -219,10 +224,6 @@ def _ends(paths: Iterable[str]) -> dict[str, float]:
             depth = one.count(".") + 1 if one else 0
             ends[one] = place - depth * 1e-6
     return ends
-
-
-def _has(series: Any, site: Site, step: int) -> bool:
-    return step in series.steps_of(site)
 
 
 def _traits(run: Run, states: _States, paths: set[str]) -> dict[str, Traits]:

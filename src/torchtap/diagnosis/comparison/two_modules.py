@@ -14,7 +14,7 @@ from torchtap.core.text import plural
 from torchtap.diagnosis.comparison.alignment import Pair, align
 from torchtap.diagnosis.comparison.compared_step import ComparedStep, alone_of, result_of
 from torchtap.diagnosis.comparison.containers import Alone, between
-from torchtap.diagnosis.comparison.distance import distance
+from torchtap.diagnosis.comparison.distance import distance, matched
 from torchtap.diagnosis.comparison.experiments import Found, experiment
 from torchtap.diagnosis.comparison.feeding import Feeder, relative
 from torchtap.diagnosis.comparison.first_divergence import first_divergence
@@ -54,7 +54,22 @@ def compare_modules(
     noise = _noise(sides[0], seen[0], wanted[0])
     live = _Live(sides, seen, renaming, tolerance, noise)
     step = live.compare()
-    notes = [_summary(step), *_notes(sides, seen, noise), *_compiled(sides, outputs), *noted(step)]
+    ones, _ = live.tied({pair.one.path: pair.two.path for pair in step.pairs})
+    tied = (
+        [
+            f"{', '.join(sorted(ones))}: their parameter is one in one model and two in the "
+            "other, so gradients of it are not compared."
+        ]
+        if ones
+        else []
+    )
+    notes = [
+        _summary(step),
+        *tied,
+        *_notes(sides, seen, noise),
+        *_compiled(sides, outputs),
+        *noted(step),
+    ]
     return result_of(step, notes, NAMES)
 
 
@@ -62,18 +77,16 @@ def _wanted(
     one: Mapping[str, Tensor], two: Mapping[str, Tensor]
 ) -> tuple[list[str] | None, list[str] | None]:
     """The outputs that the loss is made of: those that both have, with as many elements."""
-    left = {leaf: value for leaf, value in two.items() if value.is_floating_point()}
-    mine, theirs = [], []
-    for leaf, value in one.items():
-        if not value.is_floating_point():
-            continue
-        fitting = [other for other in (leaf, *left) if other in left]
-        fitting = [other for other in fitting if left[other].numel() == value.numel()]
-        if fitting:
-            mine.append(leaf)
-            theirs.append(fitting[0])
-            del left[fitting[0]]
-    return (mine, theirs) if mine else (None, None)
+    floating = [
+        {leaf: value for leaf, value in side.items() if value.is_floating_point()}
+        for side in (one, two)
+    ]
+    pairs = [
+        (leaf, other)
+        for leaf, other in matched(floating[0], floating[1])
+        if floating[0][leaf].numel() == floating[1][other].numel()
+    ]
+    return ([leaf for leaf, _ in pairs], [other for _, other in pairs]) if pairs else (None, None)
 
 
 def _noise(side: LiveSide, seen: Seen, wanted: Sequence[str] | None) -> Noise:
@@ -128,7 +141,7 @@ class _Live:
     def _like(
         self, calls: tuple[StepCalls, StepCalls], homes: Mapping[str, str]
     ) -> tuple[StepCalls, StepCalls]:
-        """Without the parameters of modules that keep them in another form."""
+        """Without the parameters of modules that keep them in another form, or tied to others."""
         ones, twos = self.sides[0].traits, self.sides[1].traits
         others = [
             (path, home)
@@ -136,11 +149,27 @@ class _Live:
             if path in ones and home in twos and ones[path].type != twos[home].type
         ]
         left_out = [{path for path, _ in others}, {home for _, home in others}]
+        tied = self.tied(homes)
         kept = [
-            replace(each, states=[one for one in each.states if one.path not in out])
-            for each, out in zip(calls, left_out, strict=True)
+            [
+                one
+                for one in each.states
+                if one.path not in out and not (one.port == "param_grad" and one.path in ties)
+            ]
+            for each, out, ties in zip(calls, left_out, tied, strict=True)
         ]
-        return kept[0], kept[1]
+        return replace(calls[0], states=kept[0]), replace(calls[1], states=kept[1])
+
+    def tied(self, homes: Mapping[str, str]) -> tuple[set[str], set[str]]:
+        """Paths whose parameter is that of other modules too, on one side alone."""
+        mine, theirs = (_ties(side.modules) for side in self.sides)
+        ones, twos = set[str](), set[str]()
+        for path, home in homes.items():
+            expected = {homes.get(one, one) for one in mine.get(path, set())}
+            if expected != theirs.get(home, set()):
+                ones.add(path)
+                twos.add(home)
+        return ones, twos
 
     def feeder(self, pair: Pair, homes: Mapping[str, str]) -> Feeder | None:
         """What gives one pair's inputs to the candidate; ``None`` where they are not held."""
@@ -230,6 +259,20 @@ class _LiveCauses:
             f"The forward agrees, and the gradient of {leaf} of {name} {much}; the calls agree "
             f"when they are given the same, so what stands between them has another backward."
         )
+
+
+def _ties(modules: Mapping[str, nn.Module]) -> dict[str, set[str]]:
+    """Path -> paths of other modules that have one of its parameters."""
+    owners: dict[int, set[str]] = {}
+    for path, module in modules.items():
+        for param in module._parameters.values():
+            if param is not None:
+                owners.setdefault(id(param), set()).add(path)
+    found: dict[str, set[str]] = {}
+    for paths in owners.values():
+        for path in paths if len(paths) > 1 else ():
+            found[path] = found.get(path, set()) | paths - {path}
+    return found
 
 
 def _inside(homes: Mapping[str, str], pair: Pair) -> dict[str, str]:

@@ -52,7 +52,8 @@ def compare_step(
     a: Run, b: Run, one: int, two: int, renaming: Renaming, tolerance: float | None
 ) -> ComparedStep:
     """Compare one step of a run with one of another."""
-    sides = step_calls(a, one), step_calls(b, two)
+    measured = not (len(a) and len(b))
+    sides = step_calls(a, one, by_statistics=measured), step_calls(b, two, by_statistics=measured)
     pairs = align(sides[0].calls, sides[1].calls, renaming)
     found = compared_calls(pairs, one, fixed=tolerance, noise={}, is_live=False)
     found = _without_inputs(found)

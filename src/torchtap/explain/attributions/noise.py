@@ -56,7 +56,15 @@ def smoothgrad(
             of each row its own.
         seed: of the noise.
     """
-    noisy = _Noisy(variable, method, of, batching, n_samples, stdevs, seed)
+    noisy = _Noisy(
+        variable=variable,
+        method=method,
+        of=of,
+        batching=batching,
+        n_samples=n_samples,
+        stdevs=stdevs,
+        seed=seed,
+    )
     return noisy.found(lambda mean, squares: mean)
 
 
@@ -71,7 +79,15 @@ def smoothgrad_sq(
     seed: Seed = 0,
 ) -> AttributionResult:
     """Hooker et al., "A Benchmark for Interpretability Methods" (2019): the mean square."""
-    noisy = _Noisy(variable, method, of, batching, n_samples, stdevs, seed)
+    noisy = _Noisy(
+        variable=variable,
+        method=method,
+        of=of,
+        batching=batching,
+        n_samples=n_samples,
+        stdevs=stdevs,
+        seed=seed,
+    )
     return noisy.found(lambda mean, squares: squares + mean.square())
 
 
@@ -86,7 +102,15 @@ def vargrad(
     seed: Seed = 0,
 ) -> AttributionResult:
     """Adebayo et al., "Local Explanation Methods for Deep Neural Networks" (2018): the variance."""
-    noisy = _Noisy(variable, method, of, batching, n_samples, stdevs, seed)
+    noisy = _Noisy(
+        variable=variable,
+        method=method,
+        of=of,
+        batching=batching,
+        n_samples=n_samples,
+        stdevs=stdevs,
+        seed=seed,
+    )
     return noisy.found(lambda mean, squares: squares)
 
 

@@ -120,7 +120,15 @@ class LayerNotes:
             ]
         )
         num = [two.site for two in self.found.values()].count(one.site)
-        return Activation(one.site, one.copy, gradient, one.call, num, others, keeps_rows)
+        return Activation(
+            site=one.site,
+            value=one.copy,
+            gradient=gradient,
+            call=one.call,
+            num_calls=num,
+            others=others,
+            keeps_rows=keeps_rows,
+        )
 
 
 def floating_leaves(subject: Subject) -> dict[str, Tensor]:

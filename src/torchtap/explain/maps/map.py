@@ -18,7 +18,7 @@ from torchtap.explain.maps.map_values import MapValues, resized
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from torchtap.explain.checks.result import Check, Of
+    from torchtap.explain.checks.check_result import Check, Of
     from torchtap.plot.explained import Pane
 
 _MOST_ROWS = 8
@@ -299,17 +299,17 @@ class Map(MapValues, Printed):
                 "row of several. Check the map that tt.cam or tt.attribute returned."
             )
         how = Settings(
-            (parts,) if isinstance(parts, str) else tuple(parts),
-            steps,
-            of,
-            num_controls,
-            num_random,
-            num_noise,
-            noise,
-            baseline,
-            batch_size,
-            max_evals,
-            seed,
+            parts=(parts,) if isinstance(parts, str) else tuple(parts),
+            steps=steps,
+            of=of,
+            num_controls=num_controls,
+            num_random=num_random,
+            num_noise=num_noise,
+            noise=noise,
+            baseline=baseline,
+            batch_size=batch_size,
+            max_evals=max_evals,
+            seed=seed,
         )
         return check(self, self.again, how)
 

@@ -109,7 +109,14 @@ def draw(picture: Picture) -> Drawing:
     legend = tuple(_legend(picture, rows[-1], width))
     bottom = max((y for _, y, _ in legend), default=rows[-1]) + _LEGEND
     return Drawing(
-        width, bottom + 6, tuple(boxes), tuple(arrows), texts, frames, legend, picture.title
+        width=width,
+        height=bottom + 6,
+        boxes=tuple(boxes),
+        arrows=tuple(arrows),
+        texts=texts,
+        frames=frames,
+        legend=legend,
+        title=picture.title,
     )
 
 

@@ -45,7 +45,8 @@ def to_figure(drawing: Drawing, theme: str = "light") -> Figure:
     axes.set_ylim(drawing.height, 0)
     for frame in drawing.frames:
         corner = (frame.x, frame.y)
-        _rectangle(axes, corner, frame.width, frame.height, "none", FRAME, "3 3", 5)
+        size = (frame.width, frame.height)
+        _rectangle(axes, corner, size, "none", stroke=FRAME, dash="3 3", radius=5)
         _text(axes, frame.x + 6, frame.y + 11, frame.label, INK[theme], "left", is_bold=True)
     for arrow in drawing.arrows:
         _arrow(axes, arrow, SOFT[theme])
@@ -59,7 +60,7 @@ def to_figure(drawing: Drawing, theme: str = "light") -> Figure:
     for x, y, kind in drawing.legend:
         look = LOOKS[kind]
         fill = look.dark if theme == "dark" else look.light
-        _rectangle(axes, (x, y), 16, 10, fill, look.stroke, look.dash, 2)
+        _rectangle(axes, (x, y), (16, 10), fill, stroke=look.stroke, dash=look.dash, radius=2)
         _text(axes, x + 21, y + 9, look.meaning, SOFT[theme], "left")
     return figure
 
@@ -68,7 +69,8 @@ def _box(axes: Axes, box: DrawnBox, theme: str) -> None:
     look = LOOKS[box.box.kind]
     fill = look.dark if theme == "dark" else look.light
     corner, middle = (box.x, box.y), box.x + box.width / 2
-    _rectangle(axes, corner, box.width, box.height, fill, look.stroke, look.dash, look.radius)
+    size = (box.width, box.height)
+    _rectangle(axes, corner, size, fill, stroke=look.stroke, dash=look.dash, radius=look.radius)
     for number, line in enumerate(box.lines):
         color = INK[theme] if number == 0 else SOFT[theme]
         y = box.y + LINE * (number + 1) - 1
@@ -78,15 +80,16 @@ def _box(axes: Axes, box: DrawnBox, theme: str) -> None:
 def _rectangle(
     axes: Axes,
     corner: Point,
-    width: float,
-    height: float,
+    size: Point,
     fill: str,
+    *,
     stroke: str,
     dash: str,
     radius: float,
 ) -> None:
     from matplotlib.patches import FancyBboxPatch
 
+    width, height = size
     style: Any = (0, tuple(map(float, dash.split()))) if dash else "solid"
     round_corners = f"round,pad=0,rounding_size={min(radius, height / 2, width / 2)}"
     axes.add_patch(

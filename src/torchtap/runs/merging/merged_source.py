@@ -142,6 +142,7 @@ def _meta(runs: Sequence[RankRun]) -> Meta:
         requires_grad=_union(meta.requires_grad for meta in every),
         settings=_union(meta.settings for meta in every),
         optimizers=_distinct(one for meta in every for one in meta.optimizers),
+        foreign_steps=any(meta.foreign_steps for meta in every),
         order=_distinct(path for meta in every for path in meta.order),
         findings=_distinct(one for meta in every for one in meta.findings),
     )

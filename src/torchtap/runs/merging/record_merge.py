@@ -156,7 +156,9 @@ class RecordMerge:
             is_out = np.isin(matched.columns["step"][keys], list(left_out))
             found = [(part, whole, chosen[~is_out[chosen]]) for part, whole, chosen in found]
         return [
-            self._chunk(site, rule, part, whole, keys[chosen], orders[:, chosen], stage)
+            self._chunk(
+                site, rule, part, whole, keys=keys[chosen], orders=orders[:, chosen], stage=stage
+            )
             for part, whole, chosen in found
             if len(chosen)
         ]
@@ -187,6 +189,7 @@ class RecordMerge:
         rule: Rule,
         part: int,
         whole: Whole,
+        *,
         keys: Column,
         orders: Column,
         stage: int,
@@ -208,7 +211,18 @@ class RecordMerge:
             calls = calls + self._calls_before(rule, part, site, keys)
         labels = self._labels_of(rule, whole, rank, orders[rank])
         own = orders[rank]
-        return _Chunk(keys, calls, labels, stage, part, own, owner, places, facts, versions)
+        return _Chunk(
+            keys=keys,
+            calls=calls,
+            labels=labels,
+            stage=stage,
+            part=part,
+            orders=own,
+            owner=owner,
+            places=places,
+            facts=facts,
+            versions=versions,
+        )
 
     def _cut(self, whole: Whole, orders: Column) -> Column:
         """Keep how values are cut into shards; returns their facts."""
@@ -308,13 +322,13 @@ class RecordMerge:
             "labels": all_of([one.labels for one in chunks], np.int32)[order],
         }
         values = MergedValues(
-            [held.records for held in matched.held],
-            each([one.owner for one in chunks], np.int32)[order],
-            all_of([one.places for one in chunks], np.int64)[order],
-            self._cuts,
-            all_of([one.facts for one in chunks], np.int32)[order],
-            self._table,
-            (
+            records=[held.records for held in matched.held],
+            owners=each([one.owner for one in chunks], np.int32)[order],
+            places=all_of([one.places for one in chunks], np.int64)[order],
+            cuts=self._cuts,
+            facts=all_of([one.facts for one in chunks], np.int32)[order],
+            table=self._table,
+            index=(
                 columns,
                 Tables(sites, self._labels.entries, phase=list(matched.phases)),
             ),
@@ -335,6 +349,7 @@ def _sorted_by(*columns: Column) -> Column:
     sizes = [int(one.max()) + 1 if len(one) else 1 for one in columns]
     if prod(sizes) >= _MOST:
         return np.lexsort(columns[::-1])
+    # Small numbers are put into one, so that one column is sorted in place of four.
     code = np.zeros(len(columns[0]), dtype=np.int64)
     for column, size in zip(columns, sizes, strict=True):
         code *= size

@@ -113,6 +113,7 @@ class SeriesMerge:
     # ------------------------------------------------------------------ one site
 
     def _merge_site(self, site: Site, arrays: Mapping[int, Rows]) -> Rows | None:
+        # A rank without the site has blank rows, which change no sum that they are merged into.
         blank = blank_rows(len(self._steps))
         rows = {
             rank: arrays[rank][:, one.known_place(site)] if site in one else blank

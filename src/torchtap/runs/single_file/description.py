@@ -69,7 +69,15 @@ def read_description(path: str | Path, *, verify: bool = True) -> Description:
         series = body.get("series") or {"sites": ()}
         measured = [_measured(entry) for entry in series["sites"] if entry["dtype"]]
         steps = header.tensors[f"{PREFIX}.steps"].shape[0] if body.get("series") else 0
-        return Description(header, meta_of(body["meta"]), absent, index, measured, steps, body)
+        return Description(
+            header=header,
+            meta=meta_of(body["meta"]),
+            absent=absent,
+            index=index,
+            measured=measured,
+            num_measured_steps=steps,
+            body=body,
+        )
 
 
 def _measured(entry: Mapping[str, Any]) -> MeasuredEntry:

@@ -183,7 +183,17 @@ class Header:
                 f"again, or save the run again."
             )
         labels = tuple(map(str, entry["labels"]))
-        return Value(site, step, call, entry["phase"], backward, labels, dtype, shape, name)
+        return Value(
+            site=site,
+            step=step,
+            call=call,
+            phase=entry["phase"],
+            backward=backward,
+            labels=labels,
+            dtype=dtype,
+            shape=shape,
+            name=name,
+        )
 
 
 def renamed(by_name: Mapping[str, T], prefix: str, other: str) -> dict[str, T]:

@@ -19,7 +19,7 @@ docs/format.md says what stands in the folder. Here:
     queue         values on their way to the thread that writes
     staging       a tensor as bytes of its own, so that the training may go on
     selecting     which values are written, and what of them
-    settings      what tt.Disk was asked for
+    disk_settings what tt.Disk was asked for
     intake        values as they come, gathered and handed to the queue
     worker        the thread that writes
     lock          whether a living process writes

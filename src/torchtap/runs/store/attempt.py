@@ -146,6 +146,8 @@ class AttemptWriter:
         """Write the commits that wait: they hold as soon as this returns."""
         if self.num_made == self.num_commits:
             return
+        # Values before the journal, here and on the disk: after a crash between the two, or a power
+        # failure, the journal names no value that is not there.
         ends, small_end = self._ends_then
         self.num_made, made = self.num_commits, self.num_made  # Until they are there.
         if self._values.small is not None:
@@ -211,6 +213,8 @@ class AttemptWriter:
             if self._durability != "none":
                 self._sync_values(every=True)
                 self._journal.stream.sync()
+            # Last, since it holds the checksum of the index: a crash before it leaves an open
+            # attempt, of which the journal knows everything.
             self._write_facts({"state": "closed", **sealed, **(facts or {})})
             self._has_new_names = True
             if self._durability != "none":

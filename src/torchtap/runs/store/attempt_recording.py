@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from torchtap.runs.about import About
 from torchtap.runs.meta import Meta
+from torchtap.runs.store.disk_settings import Settings
 from torchtap.runs.store.intake import Intake
 from torchtap.runs.store.layout import JOURNAL, PROGRESS
 from torchtap.runs.store.new_attempt import new_attempt
 from torchtap.runs.store.rows_feed import RowsFeed
-from torchtap.runs.store.settings import Settings
 from torchtap.runs.store.site_text import site_text
 from torchtap.runs.store.statistics_files import seal
 from torchtap.runs.store.training_progress import Progress, ProgressWriter

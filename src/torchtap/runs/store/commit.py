@@ -57,14 +57,14 @@ class Commit:
                 for site, (number, nbytes) in body.get("dropped", {}).items()
             }
             return Commit(
-                int(body["commit"]),
-                int(body["step"]),
-                float(body["time"]),
-                bool(body["is_closed"]),
-                list(body.get("ids", ())),
-                dict(body.get("labels", {})),
-                {str(name): float(one) for name, one in body.get("scalars", {}).items()},
-                dropped,
+                number=int(body["commit"]),
+                step=int(body["step"]),
+                time=float(body["time"]),
+                is_closed=bool(body["is_closed"]),
+                ids=list(body.get("ids", ())),
+                labels=dict(body.get("labels", {})),
+                scalars={str(name): float(one) for name, one in body.get("scalars", {}).items()},
+                dropped=dropped,
             )
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
             raise RunError(f"A commit of the journal cannot be read: {error}.") from error

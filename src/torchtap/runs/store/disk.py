@@ -26,11 +26,11 @@ from torchtap.runs.meta import Meta
 from torchtap.runs.records import Records
 from torchtap.runs.select import Where
 from torchtap.runs.store.attempt_recording import Recording
+from torchtap.runs.store.disk_settings import Durability, OnError, OnFull, Settings
 from torchtap.runs.store.intake import Intake
 from torchtap.runs.store.new_attempt import refuse_path
 from torchtap.runs.store.rank_source import RankSource
 from torchtap.runs.store.selecting import Pick, WriteSelection
-from torchtap.runs.store.settings import Durability, OnError, OnFull, Settings
 from torchtap.runs.store.size_estimate import after_steps, before_a_step, size_of_statistics
 from torchtap.runs.store.staging import CLONED
 from torchtap.runs.strided import storable
@@ -125,7 +125,13 @@ class Disk:
         labels: Mapping[str, str] | None = None,
     ) -> None:
         self._settings = Settings(
-            queue_bytes, max_bytes, num_steps, on_full, durability, on_error, resume
+            queue_bytes=queue_bytes,
+            max_bytes=max_bytes,
+            num_steps=num_steps,
+            on_full=on_full,
+            durability=durability,
+            on_error=on_error,
+            resume=resume,
         )
         self._settings.check()
         self._selection = WriteSelection(values, every, dtype, pick)

@@ -157,7 +157,15 @@ def _examined(one: AttemptReader, told: Callable[[int], None]) -> AttemptState:
     if state == "open":
         state = "growing" if one.is_growing else "ended"
     nbytes, steps = int(np.asarray(index.columns["nbytes"]).sum()), np.unique(index.columns["step"])
-    found = AttemptState(one.folder, state, len(steps), 0, len(index), nbytes, list(one.lost))
+    found = AttemptState(
+        folder=one.folder,
+        state=state,
+        num_steps=len(steps),
+        num_measured=0,
+        num_values=len(index),
+        nbytes=nbytes,
+        problems=list(one.lost),
+    )
     if "why" in one.facts:
         found.problems.append(str(one.facts["why"]))
     if one.progress is None and "every" in one.facts:

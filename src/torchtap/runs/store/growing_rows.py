@@ -130,6 +130,7 @@ def _add(series: Series, steps: Any, places: Any, rows: Rows) -> None:
         step, own = int(steps[start]), blank_rows(len(series.measured))
         before = series.rows.of(step)
         if before is not None:
+            # Sites may have come since: the rows of before are fewer.
             own[: len(before)] = before
         own[places[start:end]] = rows[start:end]
         series.rows.add(step, own)

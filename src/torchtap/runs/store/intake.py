@@ -13,9 +13,9 @@ from torch import Tensor
 from torchtap.core.errors import CaptureError
 from torchtap.core.record import Record
 from torchtap.runs.sparse import dtype_of, is_sparse, packed
+from torchtap.runs.store.disk_settings import Settings
 from torchtap.runs.store.layout import MOST_SMALL
 from torchtap.runs.store.queue import ByteQueue, EndOfStep, SmallValues, Staged, Values
-from torchtap.runs.store.settings import Settings
 from torchtap.runs.store.site_text import site_text
 from torchtap.runs.store.staging import Buffers, Stager, rounded
 from torchtap.runs.strided import copyable
@@ -89,6 +89,7 @@ class Intake:
         self._dropped: dict[str, tuple[int, int]] = {}
         self._clones: list[tuple[int, Any, Tensor]] = []
         self._clone_room = self._credit = 0
+        # Room is taken ahead for many clones, which a budget or a small queue cannot spare.
         self._is_roomy = settings.max_bytes is None and settings.queue_bytes >= 8 * _CREDIT
 
     def take_small(self, record: Record, tensor: Tensor) -> bool:
@@ -180,7 +181,15 @@ class Intake:
             self._hand_gathered()
             dropped, self._dropped = self._dropped, {}
             ids, labels = notes
-            end = EndOfStep(step, time.time(), is_closed, ids, labels, dict(scalars), dropped)
+            end = EndOfStep(
+                step=step,
+                time=time.time(),
+                is_closed=is_closed,
+                ids=ids,
+                labels=labels,
+                scalars=dict(scalars),
+                dropped=dropped,
+            )
             self.queue.put(end, urgent=False)
             done = self.committed
             # A step of which a flush committed a part is one step.

@@ -110,6 +110,8 @@ class Lane:
         stored = STORED[dtype]
         self._dims = [*self._trailing, *([stored.width] if stored.width else [])]
         self._row_bytes = math.prod(self._trailing) * stored.itemsize
+        # The header is written again in its place, with longer numbers in it: hence 64 characters.
+        # The values begin at a page, so that those of any dtype are aligned where they are mapped.
         self._start = -(-(len(self._header()) + 64) // PAGE) * PAGE
         self.end = self._start
         self._reserved = self._start

@@ -142,8 +142,10 @@ class ByteQueue:
         """
         with self._changed:
             self._items.append(item)
+            # A quarter full: room is to be free again before the training has to wait for it.
             if urgent or 4 * self.num_bytes > self.max_bytes:
                 self._hurry()
+            # The thread waits for a first item; those behind it are taken together with it.
             elif len(self._items) == 1:
                 self._changed.notify_all()
 

@@ -176,6 +176,7 @@ class RankSource:
         for number, attempt in self.attempts.items():
             if "series" in attempt.facts and number not in self._measured:  # Its files are gone.
                 self._measured[number] = MeasuredReader(attempt.folder, self._own)
+        # Attempts are joined in their order.
         self._measured = dict(sorted(self._measured.items()))
         return [one.refresh(self.attempts[n].facts) for n, one in self._measured.items()]
 

@@ -30,6 +30,7 @@ CLONED = {
 
 def rounded(nbytes: int) -> int:
     """The size of the buffer for so many bytes, at most 1/8 larger."""
+    # Batches that differ a little in length find the buffers of one another.
     step = max(_LEAST, (1 << max(nbytes - 1, 0).bit_length()) // (2 * _PARTS))
     return -(-nbytes // step) * step
 
@@ -109,6 +110,7 @@ class Stager:
             return self._copy_from_device(tensor, target)
         if tensor.device.type != "cpu":
             tensor = tensor.cpu()
+        # To conjugate or negate a tensor sets a flag: the bytes alone would be another value.
         if tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
             target.copy_(tensor.reshape(-1).view(torch.uint8))
         else:
@@ -118,6 +120,8 @@ class Stager:
     def _copy_from_device(self, tensor: Tensor, target: Tensor) -> Any:
         device = tensor.device
         computing = torch.cuda.current_stream(device)
+        # The clone is made in the order of the training's own work, before anything overwrites the
+        # tensor. The copy to the host takes longer, and runs beside what the training does next.
         own = tensor.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
         stream = self._streams.get(device)
         if stream is None:
@@ -125,6 +129,7 @@ class Stager:
         stream.wait_stream(computing)
         with torch.cuda.stream(stream):
             target.copy_(own.reshape(-1).view(torch.uint8), non_blocking=True)
+            # Else the allocator may hand its memory out while this stream still reads it.
             own.record_stream(stream)
             arrived = _event()
             arrived.record(stream)

@@ -78,6 +78,7 @@ class Uncommitted:
     def add_small(self, values: Sequence[SmallValue]) -> None:
         """Add small values of plain tensors on the CPU, which nobody changes any more."""
         facts = [(key[0], *key[2:], one.dtype, one.shape) for _, key, one in values]
+        # A step mostly brings what the step before it brought: then its columns are those as well.
         if facts != self._last_facts:
             heads = [(*fact[:5], CLONED[fact[5]], tuple(fact[6]), SMALL) for fact in facts]
             self._last_template = self._templates.of(heads, [one.nbytes for _, _, one in values])
@@ -118,6 +119,7 @@ class Uncommitted:
         """Take out the values that are to be committed, in their order."""
         blocks, entries = self._blocks, self._entries
         self._blocks, self._entries = [], []
+        # So it is where all values of a step are small: its columns are there, and in order.
         if len(blocks) == 1 and not entries:
             _, template, steps, offsets, sums = blocks[0]
             rows = template.rows

@@ -179,5 +179,12 @@ def _commit_of(item: EndOfStep, number: int) -> Commit:
     # A number on a device is read here: nothing but this thread waits for it.
     scalars = {name: float(value) for name, value in item.scalars.items()}
     return Commit(
-        number, item.step, item.time, item.is_closed, item.ids, item.labels, scalars, item.dropped
+        number=number,
+        step=item.step,
+        time=item.time,
+        is_closed=item.is_closed,
+        ids=item.ids,
+        labels=item.labels,
+        scalars=scalars,
+        dropped=item.dropped,
     )

@@ -15,7 +15,7 @@ from torchtap.core.printed_page import Page, Printed
 from torchtap.core.record import Record
 from torchtap.core.site import Site, did_you_mean
 from torchtap.runs.tables.columns import ROW_COLUMNS, TABLE_COLUMNS, Row as Row
-from torchtap.runs.tables.frames import make_frame
+from torchtap.runs.tables.data_frames import make_frame
 from torchtap.runs.tables.table_text import MOST_ROWS, WAY_OUT, show_table
 from torchtap.stats import read_series
 from torchtap.stats.measure import measure_all, shape_of

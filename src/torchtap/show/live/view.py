@@ -169,19 +169,19 @@ class View:
         better = [] if finite else self._note(entries)
         num_new, self._steps_before = num_steps - self._steps_before, num_steps
         return Frame(
-            self.path,
-            self.meta.model,
-            self.state,
-            max(steps, default=None),
-            num_new,
-            self._rate(),
-            scalars,
-            _first_of_each(origins),
-            sorted(entries, key=_badness) if len(shown) > 1 else entries,
-            better,
-            is_bad,
-            _finite_step(self._parts),
-            [note for part in self._parts for note in part.feed.notes],
+            path=self.path,
+            model=self.meta.model,
+            state=self.state,
+            step=max(steps, default=None),
+            num_new=num_new,
+            steps_per_second=self._rate(),
+            scalars=scalars,
+            origins=_first_of_each(origins),
+            entries=sorted(entries, key=_badness) if len(shown) > 1 else entries,
+            better=better,
+            is_bad=is_bad,
+            finite_step=_finite_step(self._parts),
+            notes=[note for part in self._parts for note in part.feed.notes],
         )
 
     @property
@@ -208,7 +208,15 @@ class View:
             change = float(np.float64(now) / before)
         is_worse = rank is not None and verdict.rank < rank and verdict.rank != Rank.FINE
         kind = part.feed.meta.type_name(site.path)
-        return Entry(part.name, site, kind, verdict, window, change, is_worse)
+        return Entry(
+            name=part.name,
+            site=site,
+            type=kind,
+            verdict=verdict,
+            window=window,
+            change=change,
+            is_worse=is_worse,
+        )
 
     def _note(self, entries: Sequence[Entry]) -> list[str]:
         """Keep what is compared with in the next frame; return the sites that are better now."""

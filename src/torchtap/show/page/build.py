@@ -12,6 +12,7 @@ from torchtap.core.text import plural
 from torchtap.runs.run import Run
 from torchtap.show.page import sections
 from torchtap.show.page.buckets import Buckets, packed, rounded
+from torchtap.show.page.comparison_panel import comparison_section
 from torchtap.show.page.document import document
 from torchtap.show.page.feature_images import BYTES, feature_images
 from torchtap.show.page.graph_panel import graph_panel
@@ -99,6 +100,7 @@ def page_html(
     made = [
         sections.overview(runs, [Finding(**one) for one in data["findings"]]),
         sections.sites(runs, runs[0].known_zero),
+        *([comparison_section(runs)] if len(runs) > 1 else ()),
         sections.flow(runs),
         sections.maps(data["maps"], data["map_notes"], map(_picture, parts.maps)),
         sections.graph(panel),

@@ -129,6 +129,7 @@ class DeviceTable:
         places = self._places
         event = None
         if self.device.type == "cuda":
+            # Who waits for it waits for these copies, and for nothing that the training does next.
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record()
 

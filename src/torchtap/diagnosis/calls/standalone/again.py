@@ -22,7 +22,8 @@ class Result:
     Attributes:
         output: what the module returned.
         buffers: name -> value after the call.
-        arriving: name of a tensor in the output -> the gradient that arrived at it.
+        arriving: name of a tensor in the output -> the gradient that arrived at it. Of tensors that
+            the call put into an argument, as into a cache, too: ``argument 1.keys``.
         inputs: name of a tensor among the arguments -> its gradient through this call.
         parameters: name of a parameter -> its gradient by this call.
     """
@@ -104,7 +105,7 @@ def run_again(
         held = held_output(output)
         for param in params.values():
             param.grad = None
-        _backward(tensors_in(output), arriving)
+        _backward({**named_arguments(args, kwargs), **tensors_in(output)}, arriving)
     return Result(
         output=held,
         buffers=buffers,
@@ -130,13 +131,36 @@ def _entered(
     for name, tensor in zip(own, copies(list(own.values()), differentiable=True), strict=True):
         memo[id(own[name])] = tensor
         if tensor.requires_grad:
-            tensor.register_hook(functools.partial(gradients.__setitem__, name))  # type: ignore[no-untyped-call]
+            _receive(tensor, name, gradients)
     return copy.deepcopy(arguments, memo), gradients
+
+
+def _receive(tensor: Tensor, name: str, gradients: dict[str, Tensor]) -> None:
+    """Take the gradient of a tensor as it is now.
+
+    A write into a view takes it out of its base's history: then the part of the gradient of the
+    base is that of the view.
+    """
+
+    def of_base(whole: Tensor) -> None:
+        part = whole.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+        gradients.setdefault(name, part)
+
+    base = tensor._base
+    if base is not None and base.grad_fn is not None:
+        base.register_hook(of_base)  # type: ignore[no-untyped-call]
+    tensor.register_hook(functools.partial(gradients.__setitem__, name))  # type: ignore[no-untyped-call]
 
 
 def arguments_by_name(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Positions as numbers, and keywords as names."""
     return {**{str(place): one for place, one in enumerate(args)}, **kwargs}
+
+
+def named_arguments(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Tensors among the arguments, under names that those of an output never have."""
+    found = tensors_in(arguments_by_name(args, kwargs))
+    return {f"argument {name}": one for name, one in found.items()}
 
 
 def copies(tensors: Sequence[Tensor], *, differentiable: bool = False) -> list[Tensor]:

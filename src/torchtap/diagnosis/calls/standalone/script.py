@@ -1,0 +1,48 @@
+"""Runs the call in the file beside the script, and says whether it is equal to the bit."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
+
+from torchtap.diagnosis.calls.standalone.again import Result, differences, run_again
+from torchtap.diagnosis.calls.standalone.reading import UnreadableError, read_call
+
+
+def main(file: str) -> int:
+    """Exit code: 0 where every bit is equal, 1 where one differs, 2 where it cannot be read."""
+    path = Path(file).with_suffix(".safetensors")
+    if not path.is_file():
+        print(f"There is no {path}, which was written together with this script.", file=sys.stderr)
+        return 2
+    with safe_open(path, "pt") as opened:
+        text = (opened.metadata() or {}).get("call", "")
+    try:
+        found = read_call(text, load_file(path))
+    except UnreadableError as error:
+        print(f"The call cannot be made again: {error}.", file=sys.stderr)
+        return 2
+    names = ("output", "buffers", "arriving", "inputs", "parameters")
+    recorded = Result(**{name: found[name] for name in names})
+    arguments = found["args"], found["kwargs"]
+    again = run_again(found["module"], arguments, found["around"], recorded.arriving)
+    compared = differences(recorded, again)
+    wrong = {name: how for name, how in compared.items() if how}
+    kind, where = type(found["module"]).__name__, found["path"] or "."
+    ways = "forward and backward" if recorded.arriving else "forward"
+    print(f"Call {found['call']} of {where} ({kind}), {ways}")
+    for note in found["notes"]:
+        print(f"Note: {note}.")
+    for name, how in wrong.items():
+        print(f"{name}: {how}")
+    if found["around"]["torch"] != torch.__version__:
+        print(f"Recorded with torch {found['around']['torch']}; this is {torch.__version__}.")
+    if wrong:
+        print(f"{len(wrong)} of {len(compared)} tensors differ.")
+        return 1
+    print(f"Equal to the bit: {len(compared)} of {len(compared)} tensors.")
+    return 0

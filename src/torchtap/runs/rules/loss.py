@@ -1,0 +1,119 @@
+"""Rules on the loss: it rises, it stays, it is too good."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from torchtap.runs.rules.finding import ALARM, NOTE, Finding
+from torchtap.runs.rules.optimizer import update_ratios
+from torchtap.runs.rules.view import View, median
+
+
+def loss_rises(
+    view: View, *, sign: float = 2.0, rise: float = 0.05, noises: float = 4.0
+) -> Iterator[Finding]:
+    """A loss that is climbed.
+
+    Of a cross-entropy it is exact: its gradient is most negative at the true class, and with the
+    sign turned most positive there. Otherwise the three thirds of the run rise, beyond the noise.
+
+    Args:
+        view: of the run.
+        sign: the largest gradient over the magnitude of the smallest, of more than 3 classes.
+        rise: share by which the last third is above the first.
+        noises: standard errors between these thirds.
+    """
+    gradient = view.site("", "grad_output")
+    top, bottom = median(view.series(gradient, "max")[:5]), median(view.series(gradient, "min")[:5])
+    if view.loss.num_classes > 3 and top > sign * abs(bottom) and not view.loss.fall > 0:
+        yield Finding(
+            "loss_rises",
+            ALARM,
+            ".",
+            view.span,
+            f"the gradient of the logits lies between {bottom:.2g} and {top:.2g}: it climbs the "
+            f"cross-entropy",
+            {"max": top, "min": bottom, "is_exact": True},
+            "Turn the sign of the loss.",
+        )
+        return
+    if len(view.loss) < 20 or not view.loss.is_known or not view.loss.is_logged:
+        return
+    values, third = view.loss.values, len(view.loss) // 3
+    one, two, three = (
+        values[:third].mean(),
+        values[third : 2 * third].mean(),
+        values[-third:].mean(),
+    )
+    error = view.loss.noise / math.sqrt(third)
+    if three > two > one and three - one > max(noises * error, rise * abs(one)):
+        maximizes = any(group.get("maximize") for group in view.meta.optimizers)
+        yield Finding(
+            "loss_rises",
+            ALARM,
+            ".",
+            (view.loss.steps[0], view.loss.steps[-1]),
+            f"the loss rises steadily: {one:.3g}, {two:.3g}, {three:.3g} in the thirds of the run"
+            + (", and the optimizer has maximize=True" if maximizes else ""),
+            {"first": one, "second": two, "third": three},
+            "Look at the sign of the loss and at maximize= of the optimizer.",
+        )
+
+
+def labels(
+    view: View, *, fall: float = 0.1, moves: float = 1e-4, chance: float = 0.93
+) -> Iterator[Finding]:
+    """Weights that move while a cross-entropy stays at chance: targets say nothing of inputs.
+
+    Args:
+        view: of the run.
+        fall: share by which the loss fell; healthy trainings fell by 5 % at least, and were below
+            chance by then.
+        moves: median update over weight from which on the weights move.
+        chance: share of ``log(classes)`` above which the last fifth of the loss is.
+    """
+    if len(view.loss) < 20 or not view.loss.is_known or not view.loss.num_classes:
+        return
+    usual = median([median(own) for own in update_ratios(view).values()])
+    at_chance = math.log(view.loss.num_classes)
+    if view.loss.fall < fall and usual > moves and view.loss.end > chance * at_chance:
+        yield Finding(
+            "labels",
+            ALARM,
+            ".",
+            view.span,
+            f"weights move by {usual:.1g} a step and the loss stays, {view.loss.start:.4g} to "
+            f"{view.loss.end:.4g}; chance is {at_chance:.4g}",
+            {"fall": view.loss.fall, "update_ratio": usual, "chance": at_chance},
+            "Look at some samples with their targets: shuffled, off by one, or constant?",
+        )
+
+
+def too_good(
+    view: View, *, share: float = 0.05, classes: int = 5, fewest: int = 30
+) -> Iterator[Finding]:
+    """A loss near 0 within few steps: an easy task, or targets that are in the input. A note.
+
+    Args:
+        view: of the run.
+        share: of the first loss that is left at the end.
+        classes: more than these make an easy task unlikely.
+        fewest: steps without which nothing is said.
+    """
+    values = view.loss.values
+    if len(values) < fewest or not np.isfinite(values).all() or view.loss.num_classes <= classes:
+        return
+    first, last = float(values[:2].mean()), float(values[-5:].mean())
+    if 0 < last < share * first:
+        yield Finding(
+            "too_good",
+            NOTE,
+            ".",
+            view.span,
+            f"the loss is {last:.2g} after {len(values)} steps, from {first:.2g}",
+            {"first": first, "last": last},
+            "Look whether the targets are in the input, as without a causal mask.",
+        )
