@@ -47,6 +47,8 @@ OTHERS: dict[str, tuple[str, ...]] = {
     "merge": ("merge", "RUN_FILE", "--to", "OUT/merged.safetensors"),
     "export npz": ("export", "RUN_FILE", "--format", "npz", "-o", "OUT/x.npz"),
     "report": ("report", "RUN_FILE", "-o", "OUT/page.html"),
+    "compare": ("compare", "RUN_FILE", "RUN_FILE"),
+    "compare --json": ("compare", "RUN_FILE", "RUN_FILE", "--json"),
     "top": ("top", "RUN_FILE", "--once"),
     "export csv": ("export", "RUN_FILE", "-o", "OUT/x.csv"),
     "cam": ("cam", "RUN_FILE", "--shape", "2,3", "-o", "OUT/map.png"),
