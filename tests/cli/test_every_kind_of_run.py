@@ -52,7 +52,6 @@ OTHERS: dict[str, tuple[str, ...]] = {
     "compare": ("compare", "RUN_FILE", "RUN_FILE"),
     "compare --json": ("compare", "RUN_FILE", "RUN_FILE", "--json"),
     "top": ("top", "RUN_FILE", "--once"),
-    "compare": ("compare", "RUN_FILE", "RUN_FILE"),
     "export csv": ("export", "RUN_FILE", "-o", "OUT/x.csv"),
     "cam": ("cam", "RUN_FILE", "--shape", "2,3", "-o", "OUT/map.png"),
     "summary": ("summary", "RUN_FILE", "--shape", "2,3"),
