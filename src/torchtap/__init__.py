@@ -17,11 +17,13 @@ if TYPE_CHECKING:
         EditError as EditError,
         InputError as InputError,
         MissingExtraError as MissingExtraError,
+        NonFiniteError as NonFiniteError,
         OffloadError as OffloadError,
         OverwrittenError as OverwrittenError,
         RunError as RunError,
         SiteError as SiteError,
         TorchtapError as TorchtapError,
+        TrainingWarning as TrainingWarning,
     )
     from torchtap.core.record import Key as Key, Record as Record, Sink as Sink
     from torchtap.core.site import Pattern as Pattern, Site as Site
@@ -31,6 +33,10 @@ if TYPE_CHECKING:
     from torchtap.diagnosis.calls.replay import replay as replay
     from torchtap.diagnosis.comparison.compare import compare as compare
     from torchtap.diagnosis.comparison.result import Comparison as Comparison
+    from torchtap.diagnosis.origins.guard import (
+        Guard as Guard,
+        guard as guard,
+    )
     from torchtap.diagnosis.origins.locate import locate as locate
     from torchtap.diagnosis.origins.origin import Origin as Origin
     from torchtap.edits.edit import Edit as Edit, edit as edit
@@ -93,12 +99,14 @@ _HOMES = {
     "Finding": "runs.rules.finding",
     "Freeze": "transfer.freeze",
     "Graph": "graphs.graph",
+    "Guard": "diagnosis.origins.guard",
     "Histogram": "stats.histogram",
     "InputError": "core.errors",
     "Key": "core.record",
     "Map": "explain.maps.map",
     "Memory": "runs.memory",
     "MissingExtraError": "core.errors",
+    "NonFiniteError": "core.errors",
     "Offload": "saved.offload",
     "Origin": "diagnosis.origins.origin",
     "OffloadError": "core.errors",
@@ -118,6 +126,7 @@ _HOMES = {
     "Sweep": "studies.sweep_table",
     "Table": "runs.tables.table",
     "TorchtapError": "core.errors",
+    "TrainingWarning": "core.errors",
     "Verification": "studies.verify",
     "Watch": "capture.watch",
     "advise_offload": "saved.advise",
@@ -134,6 +143,7 @@ _HOMES = {
     "features": "transfer.features",
     "freeze": "transfer.freeze",
     "graph": "graphs.graph_function",
+    "guard": "diagnosis.origins.guard",
     "locate": "diagnosis.origins.locate",
     "mark": "hooks.marks",
     "measure": "stats.measure",

@@ -102,3 +102,17 @@ def test_one_memory_may_serve_two_watches_in_turn() -> None:
     watch(memory, 1)
     w = watch(memory, 2)
     assert len(w.run) == 6
+
+
+def test_the_last_steps_alone_are_kept() -> None:
+    net, memory = model(), tt.Memory(max_steps=2)
+    with tt.watch(net, ["0", "1"], to=memory) as w:
+        for step in range(5):
+            net(torch.full((10,), float(step)))
+            assert w.run.steps == list(range(max(step - 2, 0), step + 1))
+            w.step()
+    assert w.run.steps == [3, 4]
+    assert w.run.get("1:output", step=3).tolist() == [18.0] * 10
+    assert w.run.get("0:output", step=4).tolist() == [8.0] * 10
+    with pytest.raises(tt.InputError, match="max_steps"):
+        tt.Memory(max_steps=0)

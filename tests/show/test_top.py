@@ -176,8 +176,8 @@ def test_a_site_far_from_its_neighbours_is_named(tmp_path: Path) -> None:
     train(tmp_path / "run", 3, net=net, where="*.second:input")
     (far,) = [one for one in look(tmp_path / "run").entries if one.verdict.reason]
     assert far.text == "4.second:input"
-    assert far.verdict.reason.startswith("far below: 1/")
-    assert far.verdict.reason.endswith("of its neighbours")
+    assert far.verdict.reason.startswith("1/")
+    assert far.verdict.reason.endswith(" of nearby")
 
 
 def test_a_run_of_values_says_what_one_of_statistics_says(tmp_path: Path) -> None:

@@ -224,7 +224,7 @@ def write_at_an_index() -> Planted:
     def body(m: Net, x: Tensor) -> Any:
         y = torch.zeros_like(x)
         y[:, 1] = x[:, 1] - x[:, 1]
-        z = x[:, 2] / y[:, 1]  # fault
+        z = x[:, 2] / y[:, 1].clone()  # fault
         y[:, 3] = z
         return y + x
 

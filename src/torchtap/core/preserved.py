@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -54,9 +54,14 @@ class RandomState:
         """The states as they are now; compare them with :func:`same_states`."""
         return [read() for read, _ in self._generators]
 
-    def put_back(self) -> None:
-        """Make all states what they were when this object was made."""
-        for (_, write), state in zip(self._generators, self._states, strict=True):
+    def put_back(self, states: Sequence[Any] | None = None) -> None:
+        """Make all states what they were when this object was made.
+
+        Args:
+            states: make them these instead, which :meth:`read` told.
+        """
+        before = self._states if states is None else states
+        for (_, write), state in zip(self._generators, before, strict=True):
             write(state)
 
 

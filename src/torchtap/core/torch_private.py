@@ -39,6 +39,7 @@ WATCHING = (
     "tt.attribute",
     "tt.audit",
     "tt.cam",
+    "tt.guard",
     "tt.locate",
     "tt.record",
     "tt.record_call",

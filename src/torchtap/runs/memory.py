@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -23,9 +24,10 @@ class Memory:
             the oldest steps are forgotten as a whole; if the running step alone does not fit, its
             further values are not kept and are listed as absent. Values that share memory with
             the model's own count with their own size.
+        max_steps: keep the last steps alone, so many that have ended, and the running one.
 
     Raises:
-        InputError: ``max_bytes`` is not positive.
+        InputError: ``max_bytes`` or ``max_steps`` is not positive.
 
     Example:
         >>> import torch, torchtap as tt
@@ -36,10 +38,13 @@ class Memory:
         0
     """
 
-    def __init__(self, max_bytes: int | None = None) -> None:
-        if max_bytes is not None and max_bytes <= 0:
-            raise InputError(f"Memory takes max_bytes above 0 or None, not {max_bytes!r}.")
+    def __init__(self, max_bytes: int | None = None, *, max_steps: int | None = None) -> None:
+        for name, value in (("max_bytes", max_bytes), ("max_steps", max_steps)):
+            if value is not None and value <= 0:
+                raise InputError(f"Memory takes {name} above 0 or None, not {value!r}.")
         self.max_bytes = max_bytes
+        self.max_steps = max_steps
+        self._last_steps = deque[int](maxlen=max_steps)
         self.forgotten_steps: list[int] = []
         self._records = Records()
         self._new: list[Record] = []
@@ -85,8 +90,13 @@ class Memory:
             self._budgeted_bytes = 0
 
     def close_step(self, step: int) -> None:
-        """Turn the records of the step into columns."""
+        """Turn the records of the step into columns, and forget those of the oldest."""
         self.contents()
+        if self.max_steps is None:
+            return
+        if len(self._last_steps) == self.max_steps:
+            self._forget(self._last_steps[0])
+        self._last_steps.append(step)
 
     def close(self) -> None:
         """Turn the last records into columns; they stay readable."""
@@ -112,7 +122,12 @@ class Memory:
         oldest = int(records.column("step").min(initial=running_step))
         if oldest >= running_step:
             return False
-        self._records = records.without_step(oldest)
-        self._budgeted_bytes = self.num_bytes
+        self._forget(oldest)
         self.forgotten_steps.append(oldest)
         return True
+
+    def _forget(self, step: int) -> None:
+        with self._lock:
+            self._records = self._records.without_step(step)
+        if self.max_bytes is not None:
+            self._budgeted_bytes = self.num_bytes

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import compress
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, overload
 
 import numpy as np
@@ -287,9 +288,16 @@ class Records(Sequence[Record]):
         return np.array(lost, dtype=np.intp)
 
     def without_step(self, step: int) -> Records:
-        """A copy that lacks the records of one step."""
+        """A copy that lacks the records of one step; its columns are taken as a whole."""
+        chosen = self.column("step") != step
         rest = Records()
-        rest.extend(list(self.at(np.flatnonzero(self.column("step") != step))))
+        rest.kept.extend(compress(self.kept, chosen.tolist()))
+        rest.sites = list(self.sites)
+        rest._site_numbers, rest._site_ids = dict(self._site_numbers), dict(self._site_ids)
+        rest._phases, rest._labels = _Numbered(self.phase_table), _Numbered(self.label_table)
+        rest.phase_table, rest.label_table = rest._phases.values, rest._labels.values
+        rest._table = self._table[: self._length][chosen]
+        rest._length = len(rest.kept)
         return rest
 
 

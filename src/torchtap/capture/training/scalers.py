@@ -46,7 +46,7 @@ class Scalers:
         """
         if self._found is None:
             self._look()
-        return any(map(self._has_skipped, self._alive()))
+        return any(map(self._has_skipped, self.alive()))
 
     def _has_skipped(self, scaler: GradScaler) -> bool:
         states = getattr(scaler, "_per_optimizer_states", {}).values()
@@ -62,7 +62,7 @@ class Scalers:
         self._found = [weakref.ref(one) for one in scalers]
 
     def _now(self) -> dict[int, int]:
-        return {id(scaler): scale_version(scaler) for scaler in self._alive()}
+        return {id(scaler): scale_version(scaler) for scaler in self.alive()}
 
-    def _alive(self) -> list[GradScaler]:
+    def alive(self) -> list[GradScaler]:
         return [scaler for ref in self._found or () if (scaler := ref()) is not None]

@@ -130,9 +130,16 @@ class Events:
         return found[-1] if exact else min(found, key=lambda one: (one.is_meant, one.number))
 
     def root_of(self, tensors: Iterable[Tensor]) -> Origin | None:
-        """Return the first origin of whatever is not finite in some tensors, with its way."""
-        ends = [self.of(one) for one in tensors if badness(one)]
-        pairs = [(end.root(), end) for end in ends if end is not None]
+        """Return the first origin of whatever is not finite in some tensors, with its way.
+
+        What was meant counts in a loss alone: in a tensor of one element.
+        """
+        pairs = []
+        for tensor in tensors:
+            end = self.of(tensor) if badness(tensor) else None
+            root = None if end is None else end.root()
+            if end is not None and root is not None and not (root.is_meant and tensor.numel() > 1):
+                pairs.append((root, end))
         if not pairs:
             return None
         root, end = min(pairs, key=lambda pair: (pair[0].is_meant, pair[0].number))

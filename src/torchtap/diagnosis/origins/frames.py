@@ -7,9 +7,8 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from torchtap.core.source_files import is_of_model, line_text
+from torchtap.core.torch_private import RUN_BACKWARD
 
-ENGINE = "_engine_run_backward"
-"""Name of the function of PyTorch by which every backward begins."""
 _TRACEBACK = "traceback_"
 """Name under which anomaly mode keeps the stack of the forward with each node."""
 
@@ -34,13 +33,26 @@ def running_line() -> Line | None:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
-        if code.co_name == ENGINE:
+        if code in RUN_BACKWARD:
             return None
         if is_of_model(code.co_filename):
             line = frame.f_lineno
             return Line(code.co_filename, line, line_text(code.co_filename, line, frame))
         frame = frame.f_back
     return None
+
+
+def line_of_backward() -> Line:
+    """Return the line that began the backward which runs."""
+    frame: FrameType | None = sys._getframe(1)
+    is_inside = True
+    while frame is not None:
+        code = frame.f_code
+        is_inside = is_inside and code not in RUN_BACKWARD
+        if not is_inside and is_of_model(code.co_filename):
+            return Line(code.co_filename, frame.f_lineno)
+        frame = frame.f_back
+    return NOWHERE
 
 
 def line_of_node(node: Any) -> Line | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -11,11 +11,14 @@ from torch import Tensor, nn
 
 from torchtap.core.distributed import num_ranks, own_rank
 from torchtap.core.doors import require
+from torchtap.core.rebuild import replace_arguments
 from torchtap.core.source_files import hash_of
-from torchtap.diagnosis.origins.origin import INPUT, Origin
+from torchtap.diagnosis.origins.origin import INPUT, OPTIMIZER, PARAMETER, Origin
 from torchtap.diagnosis.origins.put_back import PutBack
+from torchtap.diagnosis.origins.rows import bad_rows, num_samples
 from torchtap.diagnosis.origins.trace import Trace
-from torchtap.diagnosis.origins.values import tensors_of
+from torchtap.diagnosis.origins.values import badness, tensors_of
+from torchtap.diagnosis.origins.write_watch import WriteWatch
 from torchtap.hooks.uncompiled import uncompiled
 
 
@@ -56,9 +59,11 @@ def locate(model: nn.Module, step: Callable[..., Any], *batch: Any) -> Origin | 
         ('sqrt', (0, 0), 'float32[2, 1] -2..2 (there -2)')
     """
     require("tt.locate", model)
-    before = PutBack(model, batch)
-    found = _origin_of_step(model, step, batch, before)
-    return None if found is None else complete(found)
+    located = _Located(model, step, batch)
+    found = located.trace()
+    if found is not None and located.is_scaled:
+        found = located.trace(is_unscaled=True)  # By infinite gradients a scaler finds its scale.
+    return None if found is None else replace(complete(found), rows=located.rows(found))
 
 
 def complete(origin: Origin) -> Origin:
@@ -67,35 +72,75 @@ def complete(origin: Origin) -> Origin:
     return replace(origin, rank=rank, file_hash=hash_of(origin.file) if origin.file else "")
 
 
-def _origin_of_step(
-    model: nn.Module, step: Callable[..., Any], batch: tuple[Any, ...], before: PutBack
-) -> Origin | None:
-    trace = Trace(model, before_write=before.memory.before_write, made=before.memory.made)
-    named = [(f"tensor {number} of the batch", one) for number, one in enumerate(tensors_of(batch))]
-    trace.begin_with(named, INPUT, ".")
-    with _put_back_after(before), uncompiled():
-        error: Exception | None = None
-        returned: Any = None
+class _Located:
+    """A step that is run again and again, and leaves everything as it was."""
+
+    def __init__(self, model: nn.Module, step: Callable[..., Any], batch: tuple[Any, ...]) -> None:
+        self._model, self._step, self._batch = model, step, batch
+        self._before = PutBack(model, batch)
+
+    @property
+    def is_scaled(self) -> bool:
+        """Return whether a ``GradScaler`` may have taken part."""
+        return any(scaler.is_enabled() for scaler in self._before.scalers)
+
+    def trace(self, *, is_unscaled: bool = False) -> Origin | None:
+        """Run the step operation by operation.
+
+        Args:
+            is_unscaled: let scalers multiply by 1.
+        """
+        memory = self._before.memory
+        trace = Trace(self._model, before_write=memory.before_write, made=memory.made)
+        batch = tensors_of(self._batch)
+        named = [(f"tensor {number} of the batch", one) for number, one in enumerate(batch)]
+        trace.begin_with(named, INPUT, ".")
+        with self._put_back(), uncompiled():
+            if is_unscaled:
+                self._unscale()
+            error: Exception | None = None
+            returned: Any = None
+            try:
+                with trace:
+                    returned = self._step(*self._batch)
+            except Exception as raised:  # noqa: BLE001 - raised below, unless an origin explains it
+                error = raised
+            found = trace.root(*self._groups(returned, trace.losses))
+            if error is not None and found is None:
+                raise error
+        return found
+
+    def rows(self, found: Origin) -> tuple[int, ...]:
+        """Return the samples of the batch that are not finite alone."""
+        if found.phase in (PARAMETER, OPTIMIZER):
+            return ()
+        rows = bad_rows(num_samples(tensors_of(self._batch)), self._is_clean)
+        return rows if rows or found.phase != INPUT else found.index[:1]
+
+    def _is_clean(self, cut: Callable[[Tensor], Tensor]) -> bool:
+        def taken(leaf: str, tensor: Tensor, kind: str = "") -> Tensor:
+            return tensor if kind else cut(tensor)
+
+        batch, _ = replace_arguments(self._batch, {}, taken, inside=taken)
+        with self._put_back(), uncompiled(), WriteWatch(self._before.memory):
+            groups = self._groups(self._step(*batch), ())
+            return not any(badness(one) for group in groups for one in group)
+
+    def _groups(self, returned: Any, losses: Iterable[Tensor]) -> tuple[list[Tensor], ...]:
+        """What counts: the losses, else the gradients, else the parameters."""
+        params = self._before.params
+        gradients = [one.grad for one in params if one.grad is not None]
+        return [*tensors_of(returned), *losses], tensors_of(gradients), tensors_of(params)
+
+    def _unscale(self) -> None:
+        with WriteWatch(self._before.memory):
+            for scaler in self._before.scalers:
+                if scaler.is_enabled():
+                    scaler.load_state_dict({**scaler.state_dict(), "scale": 1.0})
+
+    @contextmanager
+    def _put_back(self) -> Iterator[None]:
         try:
-            with trace:
-                returned = step(*batch)
-        except Exception as raised:  # noqa: BLE001 - raised again, unless it is what was looked for
-            error = raised
-        found = _root(trace, returned, before.params)
-        if error is not None and found is None:
-            raise error
-    return found
-
-
-def _root(trace: Trace, returned: Any, params: list[Tensor]) -> Origin | None:
-    gradients = [one.grad for one in params if one.grad is not None]
-    losses = [*tensors_of(returned), *trace.losses]
-    return trace.root(losses, tensors_of(gradients), tensors_of(params))
-
-
-@contextmanager
-def _put_back_after(before: PutBack) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        before.put_back()
+            yield
+        finally:
+            self._before.put_back()

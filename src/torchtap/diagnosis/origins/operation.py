@@ -61,7 +61,7 @@ class Operation:
         self.name: str = getattr(function, "overloadpacket", function).__name__
         self._args = args
         self._kwargs = kwargs
-        self.written = list(_written(function, args, kwargs))
+        self.written = list(written_by(function, args, kwargs))
         self._ignored = set(_outs(function, kwargs))
         if self.name in _OVERWRITE:
             self._ignored.update(id(one) for one in self.written)
@@ -127,7 +127,8 @@ def _tensors(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterable[Any]:
     return (one for one in tree_leaves((args, dict(kwargs))) if isinstance(one, Tensor))
 
 
-def _written(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Tensor]:
+def written_by(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Tensor]:
+    """Yield the tensors that an operation writes into."""
     schema = getattr(function, "_schema", None)
     if schema is None or not (schema.is_mutable or _UNDECLARED in schema.name):
         return

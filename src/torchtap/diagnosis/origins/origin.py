@@ -161,4 +161,5 @@ def _samples(origin: Origin) -> str:
     named = [str(one) for one in (origin.ids or origin.rows)]
     listed = ", ".join(named[:_MOST_ROWS]) + (", ..." if len(named) > _MOST_ROWS else "")
     count = plural(len(origin.rows), "sample")
-    return f"Alone, {count} of the batch {'does' if len(origin.rows) == 1 else 'do'} it: {listed}."
+    verb = "does" if len(origin.rows) == 1 else "do"
+    return f"{count} of the batch {verb} it alone: {listed}."

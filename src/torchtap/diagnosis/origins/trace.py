@@ -127,8 +127,9 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         index, value = first_bad(tensor)
         text = f"{name} {shown(tensor)}".strip()
         origin = Origin(phase, module=module, index=index, value=value, inputs=text)
-        is_meant = phase != PARAMETER or name.startswith("buffer")
-        event = self.events.add(origin, is_meant=is_meant and is_mask(tensor))
+        may_be_meant = phase in (INPUT, PARAMETER) and not isinstance(tensor, nn.Parameter)
+        may_be_meant = may_be_meant or not tensor.requires_grad
+        event = self.events.add(origin, is_meant=may_be_meant and is_mask(tensor))
         self.events.hold(tensor, event)
         return event
 

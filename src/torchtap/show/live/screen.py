@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from torchtap.core.printed_page import BLANK, Grid, Line, Page, Part
-from torchtap.core.text import NONE, Cell, clean, count, elide, number, plural
+from torchtap.core.text import NONE, Cell, breadth, clean, count, elide, number, plural
 from torchtap.show.live.run_state import CRASHED, DONE, LIVE, seconds
 from torchtap.show.live.sparks import spark
 from torchtap.show.live.verdicts import Rank, said_bad, said_zeros
@@ -18,9 +18,11 @@ from torchtap.show.live.window import Scalar, magnitude_of, zeros_of
 
 SORTS = ("worst", "module", "magnitude", "zeros", "change")
 """Orders of the table."""
+_SHORT = 34
+"""Characters of a site beside which there is room for the class of its module."""
 _MOST_SCALARS = 3
 _TONES = {LIVE: "good", DONE: "good"}
-_SPARK = 20
+_SPARK = 14
 
 
 @dataclass(slots=True)
@@ -55,12 +57,9 @@ def page_of_frame(frame: Frame, entries: Sequence[Entry], shown: Shown) -> Page:
     parts: list[Part] = [*_header(frame, shown), BLANK]
     ordered = sorted_entries(entries, shown.sort)
     end = None if shown.rows is None else shown.first + shown.rows
-    rows = [_row(one) for one in ordered[shown.first : end]]
+    rows = ordered[shown.first : end]
     if rows:
-        headers = ("site", "type", "rms over steps", "rms", "change", "zeros", "why")
-        parts.append(
-            Grid(rows, headers, "lelrrre", elastic={0: 18, 1: 6, 6: 20}, noun="site", indent="")
-        )
+        parts.append(_table(rows))
     left = len(ordered) - shown.first - len(rows)
     if not ordered:
         parts.append(Line(_why_none(frame, shown), "dim"))
@@ -176,6 +175,16 @@ def _why_none(frame: Frame, shown: Shown) -> str:
 
 
 # ---------------------------------------------------------------------- rows
+
+
+def _table(entries: Sequence[Entry]) -> Grid:
+    """Lay out rows; the class of a module gives way to long sites, which name nothing once cut."""
+    rows = [_row(one) for one in entries]
+    headers = ["site", "type", "rms over steps", "rms", "change", "zeros", "why"]
+    if all(breadth(one.text) <= _SHORT for one in entries):
+        return Grid(rows, headers, "lelrrre", elastic={0: 18, 1: 6, 6: 20}, noun="site")
+    rows = [[*row[:1], *row[2:]] for row in rows]
+    return Grid(rows, [*headers[:1], *headers[2:]], "llrrre", elastic={0: 26, 5: 13}, noun="site")
 
 
 def _row(entry: Entry) -> list[str | Cell]:

@@ -325,9 +325,8 @@ class Judge:
             is_near = abs(near) >= _OF_NEXT
             far = np.where(is_near, near, wide)
             for at in np.flatnonzero(is_near | (abs(wide) >= _OF_GROUP)).tolist():
-                what = "its neighbours" if is_near[at] else f"the median of all {port}"
-                where = "far above" if far[at] > 0 else "far below"
-                reason = f"{where}: {times(float(far[at]))} {what}"
+                what = "nearby" if is_near[at] else "most"
+                reason = f"{times(float(far[at]))} {what}"
                 found[own[at]] = Verdict(own[at], Rank.FAR, abs(float(far[at])), reason)
         return found
 

@@ -1,0 +1,166 @@
+"""From a step that is not finite to its origin: by a replay, or why there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from torchtap.core.blame import is_own_fault, own_fault
+from torchtap.core.distributed import is_distributed, is_part_of_flat, num_ranks, own_rank
+from torchtap.core.source_files import hash_of
+from torchtap.diagnosis.origins.kept_calls import Kept, KeptCall
+from torchtap.diagnosis.origins.origin import BACKWARD, FORWARD, INPUT, OPTIMIZER, PARAMETER, Origin
+from torchtap.diagnosis.origins.replay import Cut, Replay
+from torchtap.diagnosis.origins.rows import bad_rows, num_samples
+from torchtap.diagnosis.origins.values import badness, first_bad, shown, tensors_of
+
+_SHARDED = (
+    "The model is sharded over several ranks, whose forward cannot be run by one of them alone: "
+    "tt.locate(model, step, *batch), called by all ranks, runs the whole step."
+)
+_NO_CALL = "No call of the model was seen in this step, so there is nothing to replay."
+_ALTERED = (
+    "Replayed twice, the gradients are finite. They were finite after the backward, and are not "
+    "any more as the optimizer begins: clipping, or an all-reduce."
+)
+_NOT_REPRODUCIBLE = "Replayed twice, everything is finite. Not reproducible: hardware or a race."
+_SUM = "Each backward of the step is finite, the sum of their gradients is not."
+_UPDATED = "It was replayed with the weights after the update of its optimizer."
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What a guard saw.
+
+    Attributes:
+        params: whose gradients were looked at.
+        loss: name of a logged loss that is not finite; empty where it was the gradients.
+        is_updated: whether an optimizer has changed the weights since the calls.
+        was_finite: whether all was finite when the optimizer began its step before.
+        ids: of the samples of the step.
+    """
+
+    params: Sequence[Tensor]
+    loss: str = ""
+    is_updated: bool = False
+    was_finite: bool = False
+    ids: Sequence[int | str] = ()
+
+
+def investigate(
+    model: nn.Module, kept: Kept, calls: Sequence[KeptCall], evidence: Evidence
+) -> Origin | None:
+    """Return the origin of what is not finite in a step.
+
+    Args:
+        model: any module.
+        kept: of the guard.
+        calls: of the step.
+        evidence: what was seen.
+
+    Returns:
+        ``None`` where the replay is clean: :func:`when_clean` says what that means.
+    """
+    reason = _why_not(kept, calls)
+    if reason:
+        return _unexplained(evidence, reason)
+    try:
+        replay = Replay(model, kept, calls)
+        found, _ = replay.trace()
+        return None if found is None else _complete(found, replay, evidence)
+    except Exception as error:  # noqa: BLE001 - the training is told, and goes on as it is asked to
+        said = own_fault(error) if is_own_fault(error) else f"{type(error).__name__}: {error}"
+        return _unexplained(evidence, f"The replay failed with {said}")
+
+
+def when_clean(
+    model: nn.Module, kept: Kept, calls: Sequence[KeptCall], evidence: Evidence
+) -> Origin:
+    """Return what it means that the replay of a step that was not finite is finite."""
+    if evidence.loss:
+        note = (
+            f"The logged {evidence.loss} is not finite, but the model's outputs are, and the "
+            "gradients: the loss itself made it."
+        )
+        return replace(_unexplained(evidence, note), phase=FORWARD)
+    replay = Replay(model, kept, calls)
+    found, sums = replay.trace()
+    if found is not None:
+        return _complete(found, replay, evidence)
+    if any(map(badness, sums)):
+        return _unexplained(evidence, _SUM)
+    gradients = [one.grad for one in evidence.params if one.grad is not None]
+    is_scaled = all(not bool(torch.isfinite(one).any()) for one in tensors_of(gradients))
+    if is_scaled or num_ranks() > 1:
+        return replace(_unexplained(evidence, _ALTERED), phase=OPTIMIZER)
+    return _unexplained(evidence, _NOT_REPRODUCIBLE)
+
+
+def _why_not(kept: Kept, calls: Sequence[KeptCall]) -> str:
+    if not calls:
+        return _NO_CALL
+    params = (param for one in kept.every for param in one._parameters.values())
+    held = [one for one in params if one is not None]
+    if any(is_distributed(one) or is_part_of_flat(one) for one in held):
+        return _SHARDED
+    return ""
+
+
+def _unexplained(evidence: Evidence, note: str) -> Origin:
+    """An origin that says which gradient is not finite, and why no more is known."""
+    gradients = [one.grad for one in evidence.params if one.grad is not None]
+    bad = next((one for one in tensors_of(gradients) if badness(one)), None)
+    if bad is None:
+        return Origin(BACKWARD, note=note)
+    index, value = first_bad(bad)
+    return Origin(BACKWARD, index=index, value=value, inputs=f"gradient {shown(bad)}", note=note)
+
+
+def _complete(found: Origin, replay: Replay, evidence: Evidence) -> Origin:
+    """Add the samples, the cause in an earlier step, and what is to be known of the replay."""
+    notes = [found.note]
+    if evidence.is_updated:
+        notes.append(_UPDATED)
+    if any(call.was_overwritten for call in replay.calls):
+        notes.append("An argument of the model was overwritten before the replay.")
+    rows = _rows(found, replay)
+    ids = tuple(evidence.ids[row] for row in rows if row < len(evidence.ids))
+    is_outside = found.module is None and not found.operation
+    return replace(
+        found,
+        phase=FORWARD if evidence.loss and is_outside else found.phase,
+        rows=rows,
+        ids=ids if len(ids) == len(rows) else (),
+        cause=_cause(found, evidence),
+        note=" ".join(one for one in notes if one),
+        rank=own_rank()[0] if num_ranks() else None,
+        file_hash=hash_of(found.file) if found.file else "",
+    )
+
+
+def _rows(found: Origin, replay: Replay) -> tuple[int, ...]:
+    """Return the samples of the batch, where the step has one batch."""
+    if found.phase in (PARAMETER, OPTIMIZER) or len(replay.calls) != 1:
+        return ()
+    call = replay.calls[0]
+    num = num_samples(tensors_of((call.args, call.kwargs))) or num_samples(_whole(call))
+
+    def is_clean(cut: Cut) -> bool:
+        return replay.is_clean(cut)
+
+    rows = bad_rows(num, is_clean)
+    return rows if rows or found.phase != INPUT or not found.index else found.index[:1]
+
+
+def _whole(call: KeptCall) -> list[Tensor]:
+    return [one.gradient for one in call.gradients]
+
+
+def _cause(found: Origin, evidence: Evidence) -> Origin | None:
+    if found.phase != PARAMETER or not evidence.was_finite:
+        return found.cause
+    note = "The gradients of the step before were finite as its optimizer began: its update did it."
+    return Origin(OPTIMIZER, index=found.index, value=found.value, note=note)

@@ -1,0 +1,258 @@
+"""The calls of the model in a step, kept by reference, so that the step can be replayed."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchtap.core.modules import every_module, modules_of
+from torchtap.core.preserved import RandomState, mode_of
+from torchtap.core.torch_private import current_task, is_any_autocast_enabled
+from torchtap.diagnosis.origins.frames import NOWHERE, Line, line_of_backward
+from torchtap.diagnosis.origins.values import tensors_of
+from torchtap.hooks.call_follower import CallFollower, FollowedCall
+from torchtap.hooks.calls import outermost_parts
+from torchtap.hooks.module_hook import Keywords, TapHook, keep_dynamo_out
+from torchtap.hooks.site_state import GradHook, Tap
+
+Autocast = tuple[str, bool, torch.dtype]
+
+
+@dataclass(slots=True)
+class Arrived:
+    """Gradients that arrived at outputs of a call.
+
+    Attributes:
+        task: number of the backward.
+        place: of the output among the tensors that were returned.
+        gradient: itself.
+    """
+
+    task: int
+    place: int
+    gradient: Tensor
+
+
+@dataclass(slots=True, weakref_slot=True, eq=False)
+class KeptCall:
+    """One call of the model, or of a part that is called alone.
+
+    Attributes:
+        path: of the module.
+        args: that it was called with.
+        kwargs: likewise.
+        random: states of the random generators before it.
+        versions: of the tensors among its arguments.
+        modes: of all modules of the model.
+        autocast: device, whether it was on, and its dtype; none where it was off.
+        buffers: of all modules of the model, as they were before it.
+        lent: the parameters that it was called with, where ``functional_call`` lent it some.
+        gradients: in the order of their arrival.
+        backward: the line that began the backward.
+    """
+
+    path: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    random: list[Any]
+    versions: list[int]
+    modes: list[bool | None]
+    autocast: tuple[Autocast, ...]
+    buffers: list[Tensor | None]
+    lent: dict[str, Tensor] | None = None
+    gradients: list[Arrived] = field(default_factory=list)
+    backward: Line = NOWHERE
+    handles: list[Any] = field(default_factory=list)
+
+    @property
+    def was_overwritten(self) -> bool:
+        """Return whether an argument was written into since."""
+        now = [one._version for one in tensors_of((self.args, self.kwargs))]
+        return now != self.versions
+
+    def release(self) -> None:
+        """Take the hooks off the outputs."""
+        while self.handles:
+            self.handles.pop().remove()
+
+
+class Kept:
+    """Notes the calls of a model, and the gradients that arrive at what they return.
+
+    Args:
+        model: any module, wrappers are looked through.
+        begun: called before a call is noted.
+        arrived: called after a gradient has arrived.
+
+    Attributes:
+        modules: path -> module.
+        every: all modules, wrappers too.
+        places: of all buffers: module and name.
+        calls: of the running step.
+    """
+
+    def __init__(self, model: nn.Module, begun: Any, arrived: Any) -> None:
+        self._model = model
+        self.modules, _ = modules_of(model)
+        self.every = every_module(model)
+        self.calls: list[KeptCall] = []
+        self._begun, self._arrived = begun, arrived
+        self._follower: CallFollower[FollowedCall] = CallFollower()
+        self._parts: CallFollower[FollowedCall] = CallFollower(self._follower.running)
+        self._is_called = type(model).__name__ == "OptimizedModule"
+        self._random = RandomState(self.every)
+        self.places = [(one, name) for one in self.every for name in one._buffers]
+        self._params = [
+            (one, name, held) for one in self.every for name, held in one._parameters.items()
+        ]
+        self._changing = set(range(len(self.places)))  # Buffers that forwards write into.
+        self._is_first = True
+        self._versions = self._read_versions()
+
+    def attach(self) -> None:
+        """Put the hooks on."""
+        # The compiler would trace hooks inside of what it compiles: those on its wrapper stay out.
+        is_compiled = type(self._model).__name__ == "OptimizedModule"
+        root = self._model if is_compiled else self.modules[""]
+        tap = Tap("", {})
+        # Before the hooks of others: they change arguments in a replay once more.
+        self._follower.put_on(
+            root, before=_Enter(self, tap), after=_Leave(self, tap), is_first=True
+        )
+        for path in () if self._is_called else outermost_parts(self.modules):
+            tap = Tap(path, {})
+            module = self.modules[path]
+            self._parts.put_on(
+                module, before=_Enter(self, tap), after=_Leave(self, tap), is_first=True
+            )
+
+    def detach(self) -> None:
+        """Take the hooks off the modules."""
+        self._follower.release()
+        self._parts.release()
+
+    def enter(self, tap: Tap, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """A call begins."""
+        stack = self._follower.running.stack
+        if stack and self._follower.running.is_stale():
+            stack.clear()
+        is_outermost = not stack
+        stack.append(FollowedCall(tap, sys._getframe(2)))
+        if not tap.path and not self._is_called:
+            self._is_called = True  # Nothing is to be known of its parts.
+            self._parts.release()
+        if is_outermost and torch.is_grad_enabled() and current_task() == -1:
+            self._begun()
+            self.calls.append(self._kept(tap, args, dict(kwargs)))
+
+    def _kept(self, tap: Tap, args: tuple[Any, ...], kwargs: dict[str, Any]) -> KeptCall:
+        held = tensors_of((args, kwargs))
+        self._learn_changing()
+        lent: dict[str, Tensor] | None = None
+        if any(one._parameters.get(name) is not own for one, name, own in self._params):
+            lent = dict(self.modules[tap.path].named_parameters())
+        return KeptCall(
+            tap.path,
+            args,
+            kwargs,
+            self._random.read(),
+            [one._version for one in held],
+            [mode_of(one) for one in self.every],
+            _autocast() if is_any_autocast_enabled() else (),
+            self._copies(),
+            lent,
+        )
+
+    def _copies(self) -> list[Tensor | None]:
+        """The buffers; those that anything writes into are copied, in the first call all."""
+        now = [one._buffers.get(name) for one, name in self.places]
+        return [
+            one.detach().clone() if one is not None and place in self._changing else one
+            for place, one in enumerate(now)
+        ]
+
+    def leave(self, tap: Tap, output: Any) -> None:
+        """A call ended."""
+        running = self._follower.running
+        running.leave(tap)
+        if running.stack or not self.calls or self.calls[-1].path != tap.path:
+            return
+        if not torch.is_grad_enabled() or current_task() != -1:
+            return
+        if self._is_first:
+            self._is_first = False
+            self._changing.clear()
+        self._learn_changing()
+        call = self.calls[-1]
+        for place, tensor in enumerate(tensors_of(output)):
+            if tensor.requires_grad:
+                hook = GradHook(_hand_on, weakref.ref(self), weakref.ref(call), place)
+                call.handles.append(tensor.register_hook(hook))  # type: ignore[no-untyped-call]
+
+    def _read_versions(self) -> list[int]:
+        own = (one._buffers.get(name) for one, name in self.places)
+        return [-1 if one is None else one._version for one in own]
+
+    def _learn_changing(self) -> None:
+        before, self._versions = self._versions, self._read_versions()
+        if before != self._versions:
+            pairs = enumerate(zip(before, self._versions, strict=True))
+            self._changing.update(place for place, (old, new) in pairs if old != new)
+
+    def arrive(self, call: KeptCall, place: int, gradient: Tensor) -> None:
+        """A gradient arrives at an output."""
+        if not call.gradients:
+            call.backward = line_of_backward()
+        call.gradients.append(Arrived(current_task(), place, gradient))
+        self._arrived()
+
+
+def _hand_on(
+    kept: weakref.ref[Kept], call: weakref.ref[KeptCall], place: int, gradient: Tensor
+) -> None:
+    # The collector sees no cycle through autograd's nodes: the hook keeps nothing alive.
+    owner, own = kept(), call()
+    if owner is not None and own is not None:
+        owner.arrive(own, place, gradient)
+
+
+def _autocast() -> tuple[Autocast, ...]:
+    devices = ["cpu"]
+    if (found := torch.accelerator.current_accelerator()) is not None:
+        devices.append(found.type)
+    return tuple(
+        (one, torch.is_autocast_enabled(one), torch.get_autocast_dtype(one)) for one in devices
+    )
+
+
+class _Enter(TapHook[Kept]):
+    """Forward pre-hook."""
+
+    __slots__ = ()
+
+    with_kwargs = True
+
+    def __call__(self, module: nn.Module, args: Any, kwargs: Keywords = None) -> None:
+        if not torch.compiler.is_compiling():
+            self.owner.enter(self.tap, args, kwargs or {})
+
+
+class _Leave(TapHook[Kept]):
+    """Forward hook, called also where the module raised."""
+
+    __slots__ = ()
+
+    always_call = True
+
+    def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
+        if not torch.compiler.is_compiling():
+            self.owner.leave(self.tap, output)
+
+
+keep_dynamo_out(_Enter.__call__, _Leave.__call__, _hand_on)

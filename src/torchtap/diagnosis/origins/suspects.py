@@ -1,0 +1,68 @@
+"""Looks at the numbers of a step: one norm of the gradients, and the losses that were logged."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+from torch.nn.utils import get_total_norm
+from torch.optim import Optimizer
+
+from torchtap.core.distributed import PLAIN
+from torchtap.diagnosis.origins.values import are_finite, holds_numbers, strided
+
+
+class OptimizedParams:
+    """The parameters that optimizers hold, asked for at every step.
+
+    Args:
+        params: ids of those of the model.
+    """
+
+    def __init__(self, params: frozenset[int]) -> None:
+        self._model = params
+        self._known: WeakKeyDictionary[Optimizer, tuple[int, list[Tensor], bool]]
+        self._known = WeakKeyDictionary()
+
+    def of(self, optimizer: Optimizer) -> list[Tensor]:
+        """Return the parameters of an optimizer; none if it has no parameter of the model."""
+        groups = optimizer.param_groups
+        count = sum(len(group["params"]) for group in groups)
+        known = self._known.get(optimizer)
+        if known is None or known[0] != count:
+            params = [one for group in groups for one in group["params"]]
+            is_own = any(id(one) in self._model for one in params)
+            known = self._known[optimizer] = count, params, is_own
+        return known[1] if known[2] else []
+
+
+def gradients_are_finite(params: Sequence[Tensor]) -> bool:
+    """Return whether the gradients of parameters are finite. One number is read.
+
+    The sum of squares may overflow where no gradient does: then they are looked at one by one.
+    """
+    gradients = [one.grad for one in params if one.grad is not None]
+    plain = [one for one in gradients if type(one) in PLAIN and one.layout is torch.strided]
+    if len(plain) < len(gradients):
+        others = [one for one in gradients if not any(one is own for own in plain)]
+        plain += [part for one in others for part in strided(one)]
+    if not plain or math.isfinite(float(get_total_norm(plain))):
+        return True
+    return are_finite(gradients)
+
+
+def first_bad_loss(numbers: Mapping[str, Any]) -> str | None:
+    """Return the name of the first logged loss that is not finite."""
+    for name, value in numbers.items():
+        if "loss" not in name.lower():
+            continue
+        if isinstance(value, Tensor) and not holds_numbers(value):
+            continue
+        number = value.detach() if isinstance(value, Tensor) else value
+        if not math.isfinite(float(number)):
+            return name
+    return None
