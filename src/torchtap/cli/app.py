@@ -17,6 +17,7 @@ import click
 from torchtap.cli import (
     commands_check,
     commands_compare,
+    commands_diagnose,
     commands_explain,
     commands_read,
     commands_replay,
@@ -120,6 +121,7 @@ for command in (
     commands_script.run,
     commands_read.ls,
     commands_compare.compare,
+    commands_diagnose.diagnose,
     commands_store.doctor,
     commands_store.export,
     commands_read.merge,
