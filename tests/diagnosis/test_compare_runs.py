@@ -166,6 +166,25 @@ def test_the_first_step_that_differs_ends_the_comparison() -> None:
     assert any("steps 0 to 2" in note and "1 later step" in note for note in found.notes)
 
 
+def test_rounding_of_one_step_does_not_make_the_next_one_differ() -> None:
+    def trained(dtype: torch.dtype) -> tt.Run:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)).to(dtype)
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+        x = torch.randn(16, 4, dtype=torch.float64).to(dtype)
+        with tt.watch(model, "*:*,param,param_grad,update") as w:
+            for _ in range(5):
+                optimizer.zero_grad()
+                model(x).square().mean().backward()
+                optimizer.step()
+                w.step()
+        return w.run
+
+    found = tt.compare(trained(torch.float64), trained(torch.float32))
+    assert found.same, found
+    assert any("Rounding of earlier steps" in note for note in found.notes)
+
+
 def test_steps_that_only_one_has_are_said() -> None:
     one = recorded(conv_net(), *images(), steps=3)
     two = recorded(conv_net(), *images(), steps=2)

@@ -10,6 +10,8 @@ from torchtap.diagnosis.comparison.renaming import Renaming
 from torchtap.diagnosis.comparison.step_calls import Call
 
 _SAME_PARAMETERS, _SAME_SIZES, _NO_PARAMETERS, _SAME_OUTPUT, _SAME_TYPE = 4.0, 1.0, 0.3, 1.0, 1.0
+_SAME_INDEX = 0.25
+"""Of ``2`` and ``2``: a place in a list says little, since one more before it shifts all."""
 _MOST_CELLS = 4_000_000
 """Pairs of calls that are scored; beyond, calls without a partner by path stay alone."""
 
@@ -57,7 +59,7 @@ def _by_path(ones: Sequence[Call], twos: Sequence[Call], renaming: Renaming) -> 
         is_mapped = path != call.path
         if other is None or (not is_mapped and {call.path, other.path} & moved):
             continue
-        if is_mapped or _may_be_one(call, other):
+        if is_mapped or (_may_be_one(call, other) and not _wraps(call, other, ones, twos)):
             del known[other.path, other.number, other.phase]
             pairs.append(Pair(call, other, "map" if is_mapped else "path"))
     return pairs
@@ -71,6 +73,17 @@ def _may_be_one(one: Call, two: Call) -> bool:
         return one.traits.sizes == two.traits.sizes
     is_index = one.path.rpartition(".")[2].isdecimal()
     return one.is_leaf and two.is_leaf and one.sizes == two.sizes and not is_index
+
+
+def _wraps(one: Call, two: Call, ones: Sequence[Call], twos: Sequence[Call]) -> bool:
+    """Return whether one is a leaf, and the other stands around a leaf that is more like it."""
+    if one.is_leaf == two.is_leaf or one.traits.type == two.traits.type:
+        return False
+    leaf, whole, calls = (one, two, twos) if one.is_leaf else (two, one, ones)
+    return any(
+        whole.holds(call) and call.is_leaf and call.traits.sizes == leaf.traits.sizes
+        for call in calls
+    )
 
 
 def _moved(ones: Sequence[Call], twos: Sequence[Call]) -> set[str]:
@@ -160,7 +173,9 @@ def _likeness() -> Callable[[str, str], float]:
     def likeness(one: str, two: str) -> float:
         key = one.rpartition(".")[2].lower(), two.rpartition(".")[2].lower()
         if key not in known:
-            known[key] = difflib.SequenceMatcher(None, *key).ratio()
+            is_index = key[0].isdecimal() and key[1].isdecimal()
+            ratio = difflib.SequenceMatcher(None, *key).ratio()
+            known[key] = _SAME_INDEX * (key[0] == key[1]) if is_index else ratio
         return known[key]
 
     return likeness

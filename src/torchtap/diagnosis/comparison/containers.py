@@ -79,7 +79,17 @@ def _missing(pair: Pair, alone: Alone) -> tuple[Call, bool] | None:
     found = [(call, True) for call in alone.ones if pair.one.holds(call)]
     found += [(call, False) for call in alone.twos if pair.two.holds(call)]
     leaves = [each for each in found if each[0].is_leaf]
-    return min(leaves, key=lambda each: each[0].place, default=None)
+    if not leaves:
+        return None
+    leaf, is_reference = min(leaves, key=lambda each: each[0].place)
+    calls = [call for call, side in found if side is is_reference]
+    around = [call for call in calls if call.holds(leaf) and _is_whole(call, calls)]
+    return max(around, key=lambda call: call.place, default=leaf), is_reference
+
+
+def _is_whole(call: Call, alone: Sequence[Call]) -> bool:
+    """Return whether all leaves inside a call are alone too: it is no mere wrapper of others."""
+    return sum(call.holds(one) for one in alone if one.is_leaf) == call.num_inside
 
 
 def _crossing(pairs: Sequence[Pair]) -> tuple[str, str] | None:

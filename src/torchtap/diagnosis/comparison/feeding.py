@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchtap.core.rebuild import replace_arguments
 from torchtap.diagnosis.calls.capture import Captured
 from torchtap.diagnosis.calls.feed import feed
 from torchtap.diagnosis.calls.standalone.again import Result, tensors_in
@@ -36,6 +37,7 @@ class Lent:
         weights: parameters, as they stand (0) or transposed where that fits too (1).
         random: states of the generators at the call.
         dtype: of parameters, buffers and inputs.
+        rounded: name of a dtype, to which inputs are rounded; in their own by one unit.
     """
 
     mode: bool = False
@@ -43,6 +45,7 @@ class Lent:
     weights: int | None = None
     random: bool = False
     dtype: bool = False
+    rounded: str = ""
 
 
 OWN = Lent()
@@ -75,7 +78,7 @@ class Feeder:
         result = self.result(lent)
         if result is None:
             return None
-        return distance(_floating(self.one.output), _floating(result.output))
+        return distance(floating(self.one.output), floating(result.output))
 
     def result(self, lent: Lent = OWN, arriving: Values | None = None) -> Result | None:
         """Call the module; everything is put back.
@@ -99,6 +102,8 @@ class Feeder:
         arguments = given_inputs(self.one, self.two, dtypes=like is self.one)
         if arguments is None:
             return None
+        if lent.rounded:
+            arguments = replace_arguments(*arguments, lambda _, one: rounded(one, lent.rounded))
         around = dict(self.two.around)
         if lent.random:
             around["random"] = self.one.around["random"]
@@ -133,7 +138,7 @@ class Feeder:
         return f"{home}.{own}" if home else own
 
     def _at_outputs(self, arriving: Values) -> dict[str, Tensor]:
-        outputs = _floating(self.two.output)
+        outputs = floating(self.two.output)
         values = [_tensor(one) for one in arriving.values()]
         return {
             name: value.reshape(own.shape).to(own.dtype)
@@ -183,19 +188,31 @@ class Feeder:
         """Return whether inputs, outputs or parameters are of another dtype."""
         sides: list[set[Any]] = []
         for each in (self.one, self.two):
-            held = (*_floating(each.arguments).values(), *_floating(each.output).values())
+            held = (*floating(each.arguments).values(), *floating(each.output).values())
             sides.append({one.dtype for one in held})
         pairs = any(pair.own.dtype != pair.values[0].dtype for pair in self.params)
         return sides[0] != sides[1] or pairs
 
 
-def _floating(value: Any) -> dict[str, Tensor]:
+def floating(value: Any) -> dict[str, Tensor]:
     """Tensors of numbers that round, by their places; all tensors where there are none."""
     found = tensors_in(value)
     chosen = {
         name: one for name, one in found.items() if one.is_floating_point() or one.is_complex()
     }
     return chosen or found
+
+
+def rounded(tensor: Tensor, dtype: str) -> Tensor:
+    """A tensor rounded to a dtype, or moved by one unit in the last place where it has that."""
+    if not tensor.is_floating_point() or tensor.layout is not torch.strided or tensor.is_nested:
+        return tensor
+    with torch.no_grad():
+        coarse = tensor.to(getattr(torch, dtype or "float32")).to(tensor.dtype)
+        if torch.equal(coarse, tensor):
+            signs = torch.arange(tensor.numel(), device=tensor.device).reshape(tensor.shape) % 2
+            coarse = tensor * (1 + (2 * signs - 1) * torch.finfo(tensor.dtype).eps)
+    return coarse.to(tensor.dtype).requires_grad_(tensor.requires_grad)
 
 
 def _tensor(value: Any) -> Tensor:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from torchtap.diagnosis.comparison.distance import distance
 from torchtap.diagnosis.comparison.result import Row
 from torchtap.diagnosis.comparison.run_rows import Compared
 
@@ -42,6 +43,9 @@ def first_divergence(found: Sequence[Compared], why: Why) -> Divergence | None:
         place = _adding([one if one.row.phase == phase else None for one in found])
         if place is not None:
             return _divergence(found, place, why)
+        place = _swapped(found, phase)
+        if place is not None:
+            return Divergence(place, _of_order(found[place]))
         place = _inheriting(found, phase)
         if place is not None:
             return Divergence(place, _of_input(found[place]), is_new=True)
@@ -88,6 +92,32 @@ def _inheriting(found: Sequence[Compared], phase: str) -> int | None:
 
 def _inherits(row: Row) -> bool:
     return row.inherited > row.tolerance or (row.port == "input" and row.is_beyond)
+
+
+def _swapped(found: Sequence[Compared], phase: str) -> int | None:
+    """Place of the first call whose values are those of another call of the candidate's module."""
+    by_path: dict[tuple[str, str], list[Compared]] = {}
+    for one in found:
+        if one.pair is not None and one.row.port == "output" and one.row.phase == phase:
+            by_path.setdefault((one.pair.one.path, one.pair.two.path), []).append(one)
+    for place, one in enumerate(found):
+        if one.pair is None or one.row.port != "output" or not one.row.is_beyond:
+            continue
+        others = by_path.get((one.pair.one.path, one.pair.two.path), [])
+        own = one.pair.one.port("output")
+        for other in others if len(others) > 1 else ():
+            theirs = other.pair.two.port("output") if other.pair is not None else {}
+            if other is not one and distance(own, theirs).relative <= one.row.tolerance:
+                return place
+    return None
+
+
+def _of_order(one: Compared) -> Row:
+    text = (
+        f"{one.row.name} is called in another order: call {one.row.call} of the reference has the "
+        f"values of another call of the candidate, and no call adds a difference."
+    )
+    return replace(one.row, cause="order", text=text)
 
 
 def _began(one: Compared) -> tuple[float, int]:

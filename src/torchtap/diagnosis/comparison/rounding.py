@@ -47,3 +47,13 @@ def rounding(dtypes: Iterable[str], terms: int, *, num_calls: int = 1) -> float:
     eps = epsilon(coarsest(dtypes) or "int64")
     own = 4 * eps + 4 * math.sqrt(terms or _DEFAULT_TERMS) * min(eps, _SINGLE)
     return own * math.sqrt(max(num_calls, 1))
+
+
+def kinks(dtypes: Iterable[str], num_calls: int) -> float:
+    """Relative distance that gradients may have where forwards agree within rounding only.
+
+    Where a value is nearly zero before a ReLU, or nearly the largest before a maximum, rounding
+    decides which way the gradient goes. That happens to a share of about ``eps`` of the values, and
+    moves the norm of a gradient by about the root of it; in ``n`` calls by ``2 sqrt(n eps)``.
+    """
+    return 2 * math.sqrt(num_calls * epsilon(coarsest(dtypes) or "int64"))

@@ -18,7 +18,7 @@ from torchtap.diagnosis.comparison.distance import (
 )
 from torchtap.diagnosis.comparison.renaming import Renaming
 from torchtap.diagnosis.comparison.result import Row
-from torchtap.diagnosis.comparison.rounding import coarsest, epsilon, rounding
+from torchtap.diagnosis.comparison.rounding import coarsest, epsilon, kinks, rounding
 from torchtap.diagnosis.comparison.step_calls import State, StepCalls
 
 _GRADIENT = "param_grad"
@@ -54,7 +54,13 @@ class Compared:
 
 
 def compared_calls(
-    pairs: Sequence[Pair], step: int, *, fixed: float | None, noise: Noise, is_live: bool
+    pairs: Sequence[Pair],
+    step: int,
+    *,
+    fixed: float | None,
+    noise: Noise,
+    is_live: bool,
+    least: float = 0.0,
 ) -> list[Compared]:
     """Outputs in the order of the calls, then gradients of inputs in the order of the backward.
 
@@ -65,19 +71,24 @@ def compared_calls(
         noise: of the reference against itself.
         is_live: whether what a call adds will be found by feeding it; else rounding adds up over
             the calls before it.
+        least: distance that is allowed at least.
     """
     found = []
     num_before = 0
     for pair in pairs:
         num_before += pair.one.is_leaf
         terms = _Terms(pair, fixed, noise, num_before=None if is_live else num_before)
+        terms.allow(least)
         ports = pair.one.values.keys() & pair.two.values.keys()
         if "output" in ports:
             found.append(_of_port(pair, "output", "input", step, terms))
         elif "input" in ports:
             found.append(_of_port(pair, "input", "", step, terms))
+    is_equal = all(one.is_equal for one in found)
     for pair in reversed(pairs):
         terms = _Terms(pair, fixed, noise, num_before=None if is_live else num_before)
+        if not (is_equal or (is_live and pair.one.is_leaf)):
+            terms.allow(max(least, kinks(dtypes_of_pair(pair), terms.num_calls)))
         for port, source in _gradient_ports(pair):
             found.append(_of_port(pair, port, source, step, terms))
     return _with_largest(found, fixed)
@@ -100,16 +111,28 @@ class _Terms:
         self._pair = pair
         self._fixed = fixed
         self._noise = noise
-        self._num_before = num_before
+        self.num_calls = pair.one.num_inside if num_before is None else num_before
+        self._least = 0.0
+
+    def allow(self, distance: float) -> None:
+        """Allow a distance at least."""
+        self._least = distance
 
     def of(self, port: str) -> float:
         """Return the tolerance at a port."""
         if self._fixed is not None:
             return self._fixed
-        one = self._pair.one
-        num_calls = one.num_inside if self._num_before is None else self._num_before
-        own = rounding(dtypes_of_pair(self._pair), num_terms_of(self._pair), num_calls=num_calls)
-        return max(own, 4 * self._noise.get((one.path, port, one.number), 0.0))
+        one, terms = self._pair.one, num_terms_of(self._pair)
+        own = rounding(dtypes_of_pair(self._pair), terms, num_calls=self.num_calls)
+        return max(own, self._least, 4 * self._noise.get((one.path, port, one.number), 0.0))
+
+
+def kinks_of(found: Sequence[Compared], pairs: Sequence[Pair]) -> float:
+    """The distance that gradients of parameters may have: 0 where all outputs are equal."""
+    if all(one.is_equal for one in found if one.row.port == "output"):
+        return 0.0
+    dtypes = [dtype for pair in pairs for dtype in dtypes_of_pair(pair)]
+    return kinks(dtypes, sum(pair.one.is_leaf for pair in pairs))
 
 
 def dtypes_of_pair(pair: Pair) -> list[str]:
@@ -197,7 +220,7 @@ def _raised(one: Compared, largest: float) -> Compared:
 
 def compared_states(
     one: StepCalls, two: StepCalls, renaming: Renaming, homes: Mapping[str, str], *,
-    fixed: float | None,
+    fixed: float | None, least: float = 0.0, drift: float = 0.0,
 ) -> tuple[list[Compared], list[State], list[State]]:  # fmt: skip
     """Parameters, buffers, their gradients and updates.
 
@@ -207,6 +230,8 @@ def compared_states(
         renaming: ``map``.
         homes: path -> path in the candidate, as the calls were aligned.
         fixed: the tolerance for all, if one was asked for.
+        least: distance that gradients and updates may have at least.
+        drift: likewise, of all, since earlier steps were rounded otherwise.
 
     Returns:
         what both have, and what only one has.
@@ -222,24 +247,28 @@ def compared_states(
         if other is None:
             only.append(state)
             continue
-        found.append(_of_states(state, other, one.step, fixed))
+        found.append(_of_states(state, other, one.step, fixed, (drift, max(least, drift))))
     back = {home: path for path, home in homes.items()}
     for key, state in list(known.items()):
         if have_gradients and state.port == _GRADIENT and state.path in back:
             own = State(back[state.path], state.port, state.number, {})
-            found.append(_of_states(own, known.pop(key), one.step, fixed))
+            found.append(
+                _of_states(own, known.pop(key), one.step, fixed, (drift, max(least, drift)))
+            )
     found.sort(key=lambda each: ("parameter", "backward", "optimizer").index(each.row.phase))
     return _with_largest(found, fixed), only, list(known.values())
 
 
-def _of_states(one: State, two: State, step: int, fixed: float | None) -> Compared:
+def _of_states(
+    one: State, two: State, step: int, fixed: float | None, least: tuple[float, float]
+) -> Compared:
     lack = lacking(one, two)
     total = Distance(math.inf, 1.0, why=lack) if lack else _of_named(one.values, two.values)
     # Parameters and buffers are what they were set to; their gradients and updates are computed.
     dtypes = [*dtypes_of(one.values), *dtypes_of(two.values)]
     exact = epsilon(coarsest(dtypes) or "int64") if len(set(dtypes)) > 1 else 0.0
     computed = rounding(dtypes, max(map(_last, shapes_of(one.values)), default=0))
-    tolerance = exact if one.phase == "parameter" else computed
+    tolerance = max(exact, least[0]) if one.phase == "parameter" else max(computed, least[1])
     tolerance = tolerance if fixed is None else fixed
     path, other = (str(Site(each.path)).rpartition(":")[0] for each in (one, two))
     row = _row(path, other, one.port, one.number, one.phase, step, total, None, tolerance)

@@ -14,25 +14,29 @@ from torchtap.core.text import plural
 from torchtap.diagnosis.comparison.alignment import Pair, align
 from torchtap.diagnosis.comparison.compared_step import ComparedStep, alone_of, result_of
 from torchtap.diagnosis.comparison.containers import Alone, between
-from torchtap.diagnosis.comparison.distance import distance, matched
+from torchtap.diagnosis.comparison.distance import Values, distance, matched
 from torchtap.diagnosis.comparison.experiments import Found, experiment
-from torchtap.diagnosis.comparison.feeding import Feeder, relative
-from torchtap.diagnosis.comparison.first_divergence import first_divergence
+from torchtap.diagnosis.comparison.feeding import Feeder, Lent, floating, relative
+from torchtap.diagnosis.comparison.first_divergence import adds, first_divergence
 from torchtap.diagnosis.comparison.live_side import LiveSide, Seen, live_side
 from torchtap.diagnosis.comparison.notes import noted
 from torchtap.diagnosis.comparison.parameter_pairs import parameter_pairs
 from torchtap.diagnosis.comparison.renaming import Renaming
 from torchtap.diagnosis.comparison.result import Comparison
+from torchtap.diagnosis.comparison.rounding import coarsest
 from torchtap.diagnosis.comparison.run_rows import (
     Compared,
     Noise,
     compared_calls,
     compared_states,
+    dtypes_of_pair,
+    kinks_of,
     lacking,
 )
 from torchtap.diagnosis.comparison.settings import other_settings
 from torchtap.diagnosis.comparison.step_calls import StepCalls, is_below
 
+_TIMES = 4.0
 NAMES = ("the reference", "the candidate")
 
 
@@ -127,7 +131,11 @@ class _Live:
         found = compared_calls(pairs, 0, fixed=self.tolerance, noise=self.noise, is_live=True)
         found = [self._fed(one, homes) for one in found]
         states, *only = compared_states(
-            *self._like(calls, homes), self.renaming, homes, fixed=self.tolerance
+            *self._like(calls, homes),
+            self.renaming,
+            homes,
+            fixed=self.tolerance,
+            least=kinks_of(found, pairs),
         )
         alone = alone_of(calls, pairs)
         causes = _LiveCauses(self, [*found, *states], alone, homes)
@@ -188,7 +196,9 @@ class _Live:
             return one
         feeder = self.feeder(one.pair, homes)
         added = math.nan if feeder is None else relative(feeder.added())
-        return one if math.isnan(added) else replace(one, row=replace(row, added=added))
+        if feeder is None or math.isnan(added):
+            return one
+        return self._raised(replace(one, row=replace(row, added=added)), feeder, None)
 
     def _fed_backward(self, one: Compared, homes: Mapping[str, str]) -> Compared:
         """The row of a gradient with what the call adds in the backward."""
@@ -198,10 +208,24 @@ class _Live:
         feeder = self.feeder(one.pair, homes)
         arriving = one.pair.one.port("grad_output")
         result = feeder.result(arriving=arriving) if feeder is not None and arriving else None
-        if result is None:
+        if feeder is None or result is None:
             return one
         given = distance(one.pair.one.port("grad_input"), result.inputs)
-        return replace(one, row=replace(row, added=given.relative))
+        return self._raised(replace(one, row=replace(row, added=given.relative)), feeder, arriving)
+
+    def _raised(self, one: Compared, feeder: Feeder, arriving: Values | None) -> Compared:
+        """Allow what the reference itself makes of its inputs when these are rounded."""
+        if self.tolerance is not None or one.pair is None or not adds(one):
+            return one
+        own = self.sides[0].modules[one.pair.one.path]
+        again = Feeder(own, feeder.one, feeder.one, (), {"": ""})
+        result = again.result(Lent(rounded=coarsest(dtypes_of_pair(one.pair))), arriving)
+        if result is None:
+            return one
+        values = floating(result.output) if arriving is None else result.inputs
+        moved = distance(one.pair.one.port(one.row.port), values).relative
+        tolerance = max(one.row.tolerance, _TIMES * moved)
+        return replace(one, row=replace(one.row, tolerance=tolerance))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

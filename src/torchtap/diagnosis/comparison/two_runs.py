@@ -16,9 +16,17 @@ from torchtap.diagnosis.comparison.notes import noted
 from torchtap.diagnosis.comparison.renaming import Renaming
 from torchtap.diagnosis.comparison.result import Comparison
 from torchtap.diagnosis.comparison.run_causes import RunCauses
-from torchtap.diagnosis.comparison.run_rows import Compared, compared_calls, compared_states
+from torchtap.diagnosis.comparison.run_rows import (
+    Compared,
+    compared_calls,
+    compared_states,
+    kinks_of,
+)
 from torchtap.diagnosis.comparison.step_calls import step_calls
 from torchtap.runs.run import Run
+
+_LEAST_DRIFT = 2.0**-20
+"""Allowed in later steps where something but no output was rounded otherwise in an earlier one."""
 
 
 def compare_runs(
@@ -36,29 +44,54 @@ def compare_runs(
             )
     steps, said = _steps(a, b)
     renaming = _fitted(a, b, renaming)
-    number = 0
+    number, drift = 0, 0.0
     for one, two in steps:
+        last = compare_step(a, b, (one, two), renaming, tolerance, drift=drift)
         number += 1
-        last = compare_step(a, b, one, two, renaming, tolerance)
         if last.first is not None:
             break
+        if any(not each.is_equal for each in last.found):
+            drift = math.hypot(drift, kinks_of(last.found, last.pairs) or _LEAST_DRIFT)
     if not last.found:
         raise CompareError(_nothing_in_common(a, b, names))
     notes = [*said, *_progress(steps[:number], len(steps), last), *_ranks(a, b), *noted(last)]
+    if drift and number > 1 and tolerance is None:
+        notes.append(
+            f"Rounding of earlier steps goes on in the weights: up to {drift:.2g} is allowed in "
+            f"{'step' if last.first is not None else 'the last step,'} {last.sides[0].step}."
+        )
     return result_of(last, notes, names)
 
 
 def compare_step(
-    a: Run, b: Run, one: int, two: int, renaming: Renaming, tolerance: float | None
+    a: Run,
+    b: Run,
+    steps: tuple[int, int],
+    renaming: Renaming,
+    tolerance: float | None,
+    *,
+    drift: float = 0.0,
 ) -> ComparedStep:
-    """Compare one step of a run with one of another."""
+    """Compare one step of a run with one of another.
+
+    Args:
+        a: the reference.
+        b: the candidate.
+        steps: of both.
+        renaming: ``map``.
+        tolerance: for all, if one was asked for.
+        drift: distance that rounding of earlier steps may have made.
+    """
+    one, two = steps
     measured = not (len(a) and len(b))
     sides = step_calls(a, one, by_statistics=measured), step_calls(b, two, by_statistics=measured)
     pairs = align(sides[0].calls, sides[1].calls, renaming)
-    found = compared_calls(pairs, one, fixed=tolerance, noise={}, is_live=False)
+    found = compared_calls(pairs, one, fixed=tolerance, noise={}, is_live=False, least=drift)
     found = _without_inputs(found)
     homes = {pair.one.path: pair.two.path for pair in reversed(pairs)}
-    states, only_a, only_b = compared_states(*sides, renaming, homes, fixed=tolerance)
+    states, only_a, only_b = compared_states(
+        *sides, renaming, homes, fixed=tolerance, least=kinks_of(found, pairs), drift=drift
+    )
     alone = alone_of(sides, pairs)
     every = [*found, *states]
     causes = RunCauses(every, alone, (a, b))
