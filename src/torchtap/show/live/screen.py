@@ -103,12 +103,7 @@ def _header(frame: Frame, shown: Shown) -> Iterator[Line]:
         yield Line(f"and {', '.join(map(clean, more))}", "dim", "  ")
     for note in frame.notes:
         yield Line(f"note: {note}", "dim", "  ")
-    for one in frame.findings[:_MOST_FINDINGS]:
-        said = f"{one.severity}: {one.rule} at {clean(one.path)}{one.when}: {clean(one.text)}"
-        yield Line(said, "bad" if one.is_alarm else "dim", "  ")
-    if len(frame.findings) > _MOST_FINDINGS:
-        more = plural(len(frame.findings) - _MOST_FINDINGS, "further finding")
-        yield Line(f"and {more}: torchtap diagnose {frame.path}", "dim", "  ")
+    yield from _findings(frame)
     if shown.is_finite:
         yield Line(f"last finite frame: step {_step(frame.step)}; f goes back", "head")
         return
@@ -122,6 +117,16 @@ def _header(frame: Frame, shown: Shown) -> Iterator[Line]:
     changes = _changes(frame)
     if changes:
         yield Line(f"since the last frame: {changes}", "dim", "  ")
+
+
+def _findings(frame: Frame) -> Iterator[Line]:
+    for one in frame.findings[:_MOST_FINDINGS]:
+        said = f"{one.severity}: {one.rule} at {clean(one.path)}{one.when}: {clean(one.text)}"
+        yield Line(said, "bad" if one.is_alarm else "dim", "  ")
+    num_left = len(frame.findings) - _MOST_FINDINGS
+    if num_left > 0:
+        left = f"and {plural(num_left, 'further finding')}: torchtap diagnose {frame.path}"
+        yield Line(left, "dim", "  ")
 
 
 def _told(frame: Frame) -> str:
