@@ -12,12 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtap.core.rebuild import replace_arguments
 from torchtap.diagnosis.calls.capture import Captured
 from torchtap.diagnosis.calls.feed import feed
 from torchtap.diagnosis.calls.standalone.again import Result, tensors_in
 from torchtap.diagnosis.comparison.distance import Distance, Values, distance
-from torchtap.diagnosis.comparison.given_inputs import given_inputs
+from torchtap.diagnosis.comparison.given_inputs import changed_tensors, given_inputs
 from torchtap.diagnosis.comparison.parameter_pairs import ParameterPair
 
 REFUSED = (
@@ -103,7 +102,7 @@ class Feeder:
         if arguments is None:
             return None
         if lent.rounded:
-            arguments = replace_arguments(*arguments, lambda _, one: rounded(one, lent.rounded))
+            arguments = changed_tensors(arguments, lambda one: rounded(one, lent.rounded))
         around = dict(self.two.around)
         if lent.random:
             around["random"] = self.one.around["random"]
