@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         RunError as RunError,
         SiteError as SiteError,
         TorchtapError as TorchtapError,
+        TrainingWarning as TrainingWarning,
     )
     from torchtap.core.record import Key as Key, Record as Record, Sink as Sink
     from torchtap.core.site import Pattern as Pattern, Site as Site
@@ -124,6 +125,7 @@ _HOMES = {
     "Sweep": "studies.sweep_table",
     "Table": "runs.tables.table",
     "TorchtapError": "core.errors",
+    "TrainingWarning": "core.errors",
     "Verification": "studies.verify",
     "Watch": "capture.watch",
     "advise_offload": "saved.advise",

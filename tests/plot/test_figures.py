@@ -17,6 +17,7 @@ from torch import Tensor, nn
 import torchtap as tt
 from torchtap.core.site import Site
 from torchtap.plot.ridges import shared_out
+from torchtap.plot.style import on_two_lines
 from torchtap.plot.token_maps import Tokens
 
 
@@ -52,6 +53,33 @@ def test_rows_of_the_gradient_flow_are_root_mean_squares_in_the_order_of_outputs
         assert y_of(line).tolist() == [0, 1, 2, 3, 4]
     zeros = widths_of(axes.child_axes[0])[:5]
     assert zeros[1] == float((run["0.1"] == 0).double().mean())
+
+
+def test_a_model_of_two_outputs_comes_after_its_modules_with_both() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(3, 3)
+
+        def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+            return {"a": self.inner(x), "b": x.square()}
+
+    net = Two()
+    with tt.watch(net, "*:output,grad_output", to=tt.Stats()) as w:
+        sum(one.sum() for one in net(torch.ones(2, 3)).values()).backward()
+    axes = tt.plot.gradient_flow(w.run).axes[0]
+    names = [one.get_text() for one in axes.get_yticklabels()]
+    assert names == ["inner Linear", ".[a] Two", ".[b] Two"]
+
+
+def test_a_long_name_is_broken_at_a_dot_and_keeps_its_numbers() -> None:
+    name = "decoder.block.11.layer.1.EncDecAttention:output"
+    assert "".join(on_two_lines(name, 2.2, 8.5)) == name
+    assert len(on_two_lines(name, 2.2, 8.5)) == 2
+    assert on_two_lines("fc:output", 2.2, 8.5) == ["fc:output"]
+    first, second = on_two_lines("." + "x" * 300, 1.0, 8.5)[0], on_two_lines(".:" + "y" * 300, 1.0)
+    assert "…" in first
+    assert second[0] == ".:"
 
 
 def test_nan_and_zero_are_marked_in_the_gradient_flow() -> None:

@@ -150,9 +150,9 @@ def _same(shown: str, real: str) -> bool:
 def _same_word(left: str, right: str, share: float) -> bool:
     if left == right:
         return True
-    number = re.compile(r"[^\d+-]*([+-]?\d[\d,]*\.\d+(?:e[+-]?\d+)?)\D*")
+    number = re.compile(r"[^\d+-]*([+-]?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?)\D*")
     numbers = number.fullmatch(left), number.fullmatch(right)
-    if not all(numbers):
+    if not all(numbers) or "." not in left + right:  # Whole numbers are counts, and exact.
         return False
     a, b = (match[1].replace(",", "") for match in numbers if match)
     off = max(share * max(abs(float(a)), abs(float(b))), 1e-6, *_left_out(a, b))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from operator import index
@@ -16,6 +16,7 @@ from torch import nn
 from torchtap.capture.copy_policy import ALIAS, COPY_MODES
 from torchtap.capture.delivery import SinkDispatch, as_sinks
 from torchtap.capture.evaluation import Evaluations
+from torchtap.capture.live_rules import LiveRules
 from torchtap.capture.missing import Missing, is_compiled
 from torchtap.capture.training_facts import TrainingFacts
 from torchtap.capture.watch_engine import WatchEngine
@@ -35,9 +36,11 @@ from torchtap.hooks.hook_order import AFTER, BEFORE
 from torchtap.runs.about import About
 from torchtap.runs.meta import Meta
 from torchtap.runs.records import overwritten
+from torchtap.runs.rules.diagnose import Rule, checked_rules
 from torchtap.runs.run import Run
 from torchtap.runs.scalars import Scalars
 from torchtap.runs.step_notes import StepNotes, checked_ids, checked_labels
+from torchtap.stats.sink import Stats
 
 Every = int | Callable[[int], bool]
 To = Sink | Callable[[Record], object] | Iterable[Sink | Callable[[Record], object]] | None
@@ -89,6 +92,7 @@ class Watch(Closable, Printed):
         options: WatchOptions,
         *,
         every: Every,
+        rules: Sequence[Rule] = (),
     ) -> None:
         self._plan = replace(plan, measure=delivery.sizes)
         self._delivery = delivery
@@ -114,6 +118,9 @@ class Watch(Closable, Printed):
             delivery.begin(self._about())
             self._engine.attach(modules)
             self._engine.begin_step(0, recording=_is_chosen(0, every))
+            if rules:
+                self._source.live_rules = LiveRules(self.run, rules)
+                delivery.after_step(self._source.live_rules.after_step)
         except BaseException:
             self._engine.detach()
             delivery.close(raising=False)
@@ -353,7 +360,11 @@ class Watch(Closable, Printed):
 
     def _finish(self, *, raising: bool) -> None:
         self._engine.detach()
-        self._delivery.close(raising=raising)
+        try:
+            if self._source.live_rules is not None:
+                self._source.live_rules.check()
+        finally:
+            self._delivery.close(raising=raising)
         if raising:
             self._missing.check_marks()
 
@@ -495,6 +506,7 @@ def watch(
     grad_input: Literal["through", "total"] = "through",
     edits: Literal["after", "before"] = "after",
     evaluation: Literal["record", "skip"] = "record",
+    rules: Sequence[Rule] | None = None,
 ) -> Watch:
     """Watch what flows through a model, forward and backward, without changing anything.
 
@@ -519,6 +531,10 @@ def watch(
         evaluation: ``record`` the evaluation forwards of a model that trains, apart from its
             training forwards (phase ``eval``: outermost calls under ``no_grad`` or in eval mode,
             after the first training forward), or ``skip`` them.
+        rules: that look at the run from time to time, such as ``tt.rules.default``, and warn of an
+            alarm once (``tt.TrainingWarning``). What they find is kept in ``run.meta.findings``.
+            They read statistics: ``tt.Stats()`` is added where no sink measures. They see most at
+            ``"*:*,param,param_grad,update"``.
 
     Returns:
         a context manager and handle; ``.run`` holds what was kept.
@@ -551,8 +567,11 @@ def watch(
     if edits not in (AFTER, BEFORE):
         raise InputError(f"edits is {edits!r}; expected {AFTER!r} or {BEFORE!r}.")
     plan = make_plan(model, where)
-    delivery = SinkDispatch(as_sinks(to))
+    sinks, asked = as_sinks(to), checked_rules(rules)
+    if asked and not any(hasattr(one, "measured") for one in sinks):
+        sinks.append(Stats())
+    delivery = SinkDispatch(sinks)
     kept = ALIAS if delivery.reads_at_once else copy
     skips = evaluation == "skip"
     options = WatchOptions(kept, grad_input, looks=edits, skips_evaluation=skips)
-    return Watch(model, plan, delivery, options, every=every)
+    return Watch(model, plan, delivery, options, every=every, rules=asked)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from torchtap.capture.delivery import SinkDispatch
+from torchtap.capture.live_rules import LiveRules
 from torchtap.capture.missing import Missing
 from torchtap.capture.watch_engine import WatchEngine
 from torchtap.core.absence import Absences
@@ -27,6 +28,9 @@ class WatchSource(SourceDefaults):
         meta: as known when the watch began.
         scalars: numbers that are logged.
         notes: on the steps.
+
+    Attributes:
+        live_rules: look at the run while it grows, if any were asked for.
     """
 
     ranks = None
@@ -40,6 +44,7 @@ class WatchSource(SourceDefaults):
         scalars: Scalars,
         notes: StepNotes,
     ) -> None:
+        self.live_rules: LiveRules | None = None
         self.scalars = scalars
         self.notes = notes
         self._engine = engine
@@ -81,6 +86,7 @@ class WatchSource(SourceDefaults):
             optimizers=facts.optimizers,
             foreign_steps=facts.has_foreign_steps,
             order=self._engine.order,
+            findings=() if self.live_rules is None else self.live_rules.findings,
         )
         if not seen.stages:
             return meta

@@ -12,6 +12,8 @@
     ├── InputError       (ValueError)    an argument, model, picture or file that does not fit
     └── MissingExtraError (ImportError)  an optional dependency is not installed
 
+    TrainingWarning      (UserWarning)   an alarm of a rule while a training goes on
+
 A message says where, what was found and what was expected, then one way out. Exceptions of other
 people (a user's sink, a model's forward) keep their type and get a note.
 """
@@ -65,3 +67,15 @@ class InputError(TorchtapError, ValueError):
 
 class MissingExtraError(TorchtapError, ImportError):
     """An optional dependency is not installed; the message names the extra."""
+
+
+class TrainingWarning(UserWarning):
+    """An alarm of a rule about a training that goes on: see ``tt.watch(..., rules=...)``.
+
+    ``warnings.simplefilter("error", tt.TrainingWarning)`` has ``w.step()`` raise it.
+
+    Example:
+        >>> import torchtap as tt
+        >>> issubclass(tt.TrainingWarning, UserWarning)
+        True
+    """

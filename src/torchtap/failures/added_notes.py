@@ -120,7 +120,10 @@ def _rows(failure: Failure, explanation: Explanation) -> Iterator[tuple[str, str
         yield "call", ", ".join(filter(None, (failure.call, call_number(failure))))
     compiled = _FROM_USER.search(failure.text)
     if compiled is not None:
-        yield "line", f"{compiled['file']}:{compiled['line']}, compiled: modules are not known"
+        yield (
+            "line",
+            f"{shown_file(compiled['file'])}:{compiled['line']}, compiled: modules are not known",
+        )
     elif user is not None:
         yield "line", place_of(user)
     if "in DataLoader worker process" in failure.text.partition("\n")[0]:

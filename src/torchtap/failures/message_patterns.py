@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import inspect
 import os
+import pickle
 import re
 from typing import Any, NamedTuple
 
@@ -182,7 +183,74 @@ PATTERNS: dict[str, str] = {
     "no parameter": r"cannot assign '(?P<given>[\w.]+)' as parameter '(?P<name>\w+)'",
     "state dict": r"Error\(s\) in loading state_dict for (?P<kind>\w+):",
     "lazy parameter": r"Attempted to use an uninitialized parameter in",
+    # ------------------------------------------------------------------ attention and sequences
+    "attention mask": r"The shape of the [23]D attn_mask is torch\.Size\((?P<given>\[.*?\])\), but "
+    r"should be \((?P<wanted>.*?)\)",
+    "padding mask": r"Expected key_padded_mask\.shape\[(?P<dim>\d)\] to be (?P<wanted>\d+), but "
+    r"got (?P<given>\d+)",
+    "attention heads": r"embed_dim must be divisible by num_heads",
+    "dimensions of a state": r"For (?P<kind>unbatched 2-D|batched 3-D) input, (?P<what>hx( and "
+    r"cx)?) should also be \d-D but got \(?(?P<given>\d-D)",
+    "lengths in no order": r"`lengths` array must be sorted in decreasing order",
+    "lengths elsewhere": r"'lengths' argument should be a 1D CPU int64 tensor, but got "
+    r"(?P<given>.*?) tensor",
+    "empty sequence": r"Length of all samples has to be greater than 0",
+    # ------------------------------------------------------------------ pictures
+    "spatial dimensions": r"Input and output must have the same number of spatial dimensions, but "
+    r"got input with spatial dimensions of (\[.*?\]) and output size of (?P<size>.*?)\. Please",
+    "dimensions of a mode": r"Got (?P<given>\d)D input, but (?P<mode>\w+) mode needs (?P<wanted>\d)"
+    r"D input",
+    "grid of coordinates": r"grid_sampler\(\): expected grid to have size (?P<wanted>\d) in last "
+    r"dimension, but got grid with sizes (?P<given>\[.*?\])",
+    "too much padding": r"Padding length should be less than or equal to two times the input "
+    r"dimension but got padding length (?P<count>\d+) and input of dimension (?P<dims>\d+)",
+    "reflected too far": r"(Argument #\d+: )?Padding size should be less than the corresponding "
+    r"input dimension, but got: padding (?P<pad>\(.*?\)) at dimension (?P<dim>\d+)",
+    # ------------------------------------------------------------------ numbers
+    "parameter of a distribution": r"Expected parameter (?P<parameter>\w+) \(\w+ of shape "
+    r"(?P<size>\(.*?\))\) of distribution (?P<kind>\w+)\([\s\S]*?\) to satisfy the constraint "
+    r"(?P<constraint>.+?), but found invalid values",
+    "weights of a draw": r"probability tensor contains either `inf`, `nan` or element < 0",
+    "nothing to draw": r"invalid multinomial distribution \(",
+    "not positive definite": r"linalg\.cholesky: (\(Batch element \d+\): )?The factorization could "
+    r"not be completed because the input is not positive-definite",
+    # ------------------------------------------------------------------ optimizers and scalers
+    "groups of an optimizer": r"loaded state dict (contains a parameter group that doesn't match "
+    r"the size of optimizer's group|has a different number of parameter groups)",
+    "parameter in two groups": r"some parameters appear in more than one parameter group",
+    "scheduler without a beginning": r"[\"']?param 'initial_lr' is not specified in param_groups",
+    "unscaled twice": r"unscale_\(\) has already been called on this optimizer since the last",
+    "stepped twice": r"step\(\) has already been called since the last update|unscale_\(\) is "
+    r"being called after step",
+    # ------------------------------------------------------------------ transforms and compilers
+    "branch in a transform": r"vmap: It looks like you're (attempting to use a Tensor in some "
+    r"data-dependent control flow|calling \.item\(\) on a Tensor)",
+    "write in a transform": r"During a grad \(vjp, jvp, grad, etc\) transform, the function "
+    r"provided attempted to call in-place operation \((?P<op>[\w:.]+)\) that would mutate a "
+    r"captured",
+    "graph break": r".*\n  Explanation: (?P<why>.*)",
+    "types of a script": r"\s*Arguments for call are not valid\.",
+    "legacy function": r"Legacy autograd function with non-static forward method is deprecated",
     # ------------------------------------------------------------------ the rest
+    "weights only": r"Weights only load failed",
+    "dimensions of an index": r"Index tensor must have the same number of dimensions as "
+    r"(input|self) tensor",
+    "dtypes of a written index": r"Index put requires the source and destination dtypes match, got "
+    r"(?P<wanted>\w+) for the destination and (?P<given>\w+) for the source",
+    "minus of a mask": r"(Subtraction|Negation), the `-` operator, (with (a|two)|on a) bool "
+    r"tensors? is not supported",
+    "spatial target": r"only batches of spatial targets supported \(3D tensors\) but got targets "
+    r"of (dimension|size): (?P<given>.*)",
+    "lengths of a ctc loss": r"(?P<which>input|target)_lengths must be of size batch_size",
+    "letters of an einsum": r"einsum\(\): the number of subscripts in the equation "
+    r"\((?P<letters>\d+)\) (is more than|does not match) the number of dimensions "
+    r"\((?P<dims>\d+)\) for operand (?P<at>\d+)",
+    "dimensions of a repeat": r"Number of dimensions of repeat dims can not be smaller than number "
+    r"of dimensions of tensor",
+    "no tensor in a list": r"expected Tensor as element (?P<at>\d+) in argument \d+, but got "
+    r"(?P<given>(?!NoneType)\w+)",
+    "no such form": r"(?P<op>\w+)\(\) received an invalid combination of arguments - got "
+    r"\((?P<given>.*?)\), but expected",
     "truth of many": r"Boolean value of Tensor with more than one value is ambiguous",
     "number of many": r"a Tensor with (?P<numel>\d+) elements cannot be converted to Scalar|only "
     r"one element tensors can be converted to Python scalars",
@@ -212,7 +280,10 @@ _IN_WORKER = re.compile(
     r'File "(?P<file>[^"]+)", line \d+[^\n]*\n\s*(?P<source>[^\n]*)[\s\S]*?\n\w+: (?P<text>[\s\S]+)'
 )
 """Matches an error that a worker of a DataLoader raised, with its traceback as text."""
-_KINDS = (RuntimeError, ValueError, TypeError, IndexError, AttributeError, AssertionError)
+_KINDS = (
+    *(RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError, AssertionError),
+    pickle.UnpicklingError,
+)
 _PREFIX = r"([\w.:<>()]+: )?"
 """Matches the name of an operator, which some releases put before a message (``addmm: ``)."""
 _COMPILED = {name: re.compile(f"{_PREFIX}({pattern})") for name, pattern in PATTERNS.items()}

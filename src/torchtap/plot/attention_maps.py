@@ -13,7 +13,7 @@ from torchtap.plot.extras import figure_class
 from torchtap.plot.heat import colored, limits_of, range_of
 from torchtap.plot.panels import panels, shared_bar, title_above
 from torchtap.plot.site_heat import columns_of, furthest
-from torchtap.plot.style import WIDTH, fitted, inches_across, label, say, tidy, write_head
+from torchtap.plot.style import WIDTH, inches_across, label, on_two_lines, say, tidy, write_head
 from torchtap.plot.thinning import spread
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def _draw(
             _draw_map(panel, values, limits)
             lines = [f"{range_of(values)}"]
         points = 10.5 if len(maps) == 1 else _SMALL
-        head = f"{title}, {name}" if len(maps) == 1 else fitted(name, room, points)
+        head = f"{title}, {name}" if len(maps) == 1 else on_two_lines(name, room, points)
         write_head(panel, head, lines, points=points, room=None if len(maps) == 1 else 1.4 * room)
         if not place and values is not None:
             label(panel, "key", "query")

@@ -175,13 +175,16 @@ def _rows(run: Run) -> dict[tuple[str, str], int]:
 
 def _after_their_parts(keys: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     """Modules in the order of their outputs, from that of ``named_modules()``."""
-    done: list[tuple[str, str]] = []
-    waiting: list[tuple[str, str]] = []
+    of_path: dict[str, list[tuple[str, str]]] = {}
     for key in keys:
-        while waiting and not _is_in(key[0], waiting[-1][0]):
+        of_path.setdefault(key[0], []).append(key)
+    done: list[str] = []
+    waiting: list[str] = []
+    for path in of_path:
+        while waiting and not _is_in(path, waiting[-1]):
             done.append(waiting.pop())
-        waiting.append(key)
-    return [*done, *reversed(waiting)]
+        waiting.append(path)
+    return [key for path in (*done, *reversed(waiting)) for key in of_path[path]]
 
 
 def _is_in(path: str, outer: str) -> bool:

@@ -19,9 +19,9 @@ from torchtap.plot.style import (
     GREY,
     MAGNITUDE,
     SMALL,
-    fitted,
     inches_across,
     label,
+    on_two_lines,
     say,
     tidy,
     write_head,
@@ -185,7 +185,7 @@ def _draw(axes: Axes, run: Run, site: Site, *, is_only: bool) -> None:
     else:
         room = 1.1 * inches_across(axes)
         short = said[0].partition(" At most")[0]
-        write_head(axes, fitted(title, room, points), [short], points=points, room=room)
+        write_head(axes, on_two_lines(title, room, points), [short], points=points, room=room)
 
 
 def _kept_steps(run: Run, site: Site) -> list[int]:

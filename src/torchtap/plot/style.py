@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -100,6 +101,17 @@ def fitted(text: str, inches: float, points: float = SMALL) -> str:
     return _shortened(text, low)
 
 
+def on_two_lines(name: str, inches: float, points: float = SMALL) -> list[str]:
+    """A name on one line or two, broken at a dot or colon; what is wider still is shortened."""
+    text = printable(name)
+    if inches_of(text, points) <= inches:
+        return [text]
+    breaks = [found.end() for found in re.finditer(r"(?<=.)[.:]", text)]
+    first = max((at for at in breaks if inches_of(text[:at], points) <= inches), default=0)
+    rest = fitted(text[first:], inches, points)
+    return [text[:first], rest] if first else [rest]
+
+
 def _shortened(text: str, num: int) -> str:
     tail = -(-(num - 1) * 3 // 5)
     return text[: max(num - 1 - tail, 0)] + "…" + (text[-tail:] if tail else "")
@@ -196,7 +208,7 @@ def label(ax: Axes, x: str = "", y: str = "") -> None:
 
 def write_head(
     ax: Axes,
-    title: str,
+    title: str | list[str],
     lines: Sequence[str] = (),
     *,
     room: float | None = None,
@@ -207,7 +219,7 @@ def write_head(
 
     Args:
         ax: the axes.
-        title: of one or more lines.
+        title: broken where it is wider than the room; or the lines of it.
         lines: sentences, each on lines of its own.
         room: inches that a line has; by default all that there is, to the right edge of a figure of
             ours, else the width of the axes.
@@ -216,7 +228,7 @@ def write_head(
     """
     room = _room_above(ax) if room is None else room
     said = [part for one in lines if one for part in wrapped(one, room)]
-    titles = wrapped(title, room, points)
+    titles = wrapped(title, room, points) if isinstance(title, str) else title
     pad = 6.0 + above
     if said:
         ax.annotate(

@@ -6,7 +6,7 @@ The tests run all of them, and ``docs/errors/`` is made from them:
 
 from __future__ import annotations
 
-from error_programs import autograd, in_place, kinds, shapes, training
+from error_programs import autograd, in_place, kinds, outside, shapes, training
 from error_programs.program import Program
 
 PROGRAMS: dict[str, list[Program]] = {
@@ -15,5 +15,11 @@ PROGRAMS: dict[str, list[Program]] = {
     "Shapes": shapes.PROGRAMS,
     "Dtypes, devices, losses, indices": kinds.PROGRAMS,
     "Hooks, modules, training": training.PROGRAMS,
+    "Attention": outside.ATTENTION,
+    "Sequences": outside.SEQUENCES,
+    "Pictures": outside.PICTURES,
+    "Optimizers": outside.OPTIMIZERS,
+    "Compilers": outside.COMPILERS,
+    "Values": outside.VALUES,
 }
 EVERY = [program for programs in PROGRAMS.values() for program in programs]

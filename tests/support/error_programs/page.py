@@ -28,7 +28,9 @@ FOLDER = Path(__file__).parents[3] / "docs" / "errors"
 _MOST, _MOST_IN_TITLE = 400, 110
 _TITLES = {
     "arguments": "Arguments and attributes",
+    "attention": "Attention",
     "backward": "Backward",
+    "compilers": "Transforms and compilers",
     "dtypes_and_devices": "Dtypes and devices",
     "functions": "Custom functions",
     "hooks": "Hooks",
@@ -40,7 +42,11 @@ _TITLES = {
     "modules": "Modules and state dicts",
     "none_gradients": "Gradients that are None",
     "normalization": "Normalisation",
+    "numbers": "Values that are refused",
+    "optimizers": "Optimizers, schedulers and scalers",
     "products": "Products of matrices",
+    "resampling": "Pictures",
+    "sequences": "Sequences",
     "shapes": "Shapes",
     "systems": "Checkpoints, scalers and ranks",
 }
@@ -144,7 +150,8 @@ def pages() -> dict[str, str]:
 
 def _raised(program: Program, folder: Path) -> Raised:
     error = error_of(program, folder)
-    said = " ".join(f"{type(error).__name__}: {error}".split())
+    plain = re.sub(r"\x1b\[[\d;]*m", "", str(error))  # Without bold letters of a terminal.
+    said = " ".join(f"{type(error).__name__}: {plain}".split())
     return Raised(program, said, tuple(error.__notes__))
 
 

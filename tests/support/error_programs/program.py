@@ -29,6 +29,7 @@ class Program:
         way: a part of the way out that is applied.
         changes: what is replaced in the source, to apply it.
         says: what else the note must say.
+        purpose: code that fails unless the repaired program does what it is for.
     """
 
     title: str
@@ -38,6 +39,7 @@ class Program:
     way: str
     changes: tuple[tuple[str, str], ...]
     says: tuple[str, ...] = ()
+    purpose: str = ""
 
     @property
     def text(self) -> str:

@@ -1,7 +1,12 @@
-"""The hooks by which PyTorch tells of all optimizers and modules of the process."""
+"""The hooks by which PyTorch tells of all optimizers and modules of the process.
+
+It has hooks for steps of optimizers, for forwards and for modules in others, and none that tells of
+a new optimizer.
+"""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +22,7 @@ from torch.optim.optimizer import (
 
 from torchtap.core.after_import import after_import
 from torchtap.core.torch_private import before_compiling
-from torchtap.hooks.new_optimizers import listen_to_new_optimizers
+from torchtap.hooks.module_hook import keep_dynamo_out
 
 
 class ProcessHooks:
@@ -52,7 +57,7 @@ class ProcessHooks:
         """
         self._after_step = after_step
         self._off = [
-            listen_to_new_optimizers(made),
+            _listen_to_new_optimizers(made),
             register_module_module_registration_hook(registered).remove,
             register_optimizer_step_pre_hook(before_step).remove,
             register_optimizer_step_post_hook(after_step).remove,
@@ -80,3 +85,36 @@ class ProcessHooks:
         self.ignore_forwards()
         while self._off:
             self._off.pop()()
+
+
+def _listen_to_new_optimizers(made: Callable[[Optimizer], None]) -> Callable[[], None]:
+    """Call a function with each optimizer, of any class, when PyTorch's part of it is made.
+
+    Takes the place of ``Optimizer.__init__``, which every optimizer of ``torch.optim``'s kind runs.
+
+    Args:
+        made: takes the optimizer. It must not raise.
+
+    Returns:
+        what ends it; safe to call twice.
+    """
+    original = Optimizer.__init__
+    keep_dynamo_out(made_by := _calling(original, made))
+
+    def off() -> None:
+        if Optimizer.__init__ is made_by:
+            Optimizer.__init__ = original  # type: ignore[method-assign]
+
+    Optimizer.__init__ = made_by  # type: ignore[method-assign]
+    return off
+
+
+def _calling(
+    original: Callable[..., None], made: Callable[[Optimizer], None]
+) -> Callable[..., None]:
+    @functools.wraps(original)
+    def __init__(self: Optimizer, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        made(self)
+
+    return __init__

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from torchtap.failures.catalogue import (
     arguments,
+    attention,
     backward,
+    compilers,
     dtypes_and_devices,
     functions,
     hooks,
@@ -22,7 +24,11 @@ from torchtap.failures.catalogue import (
     modules,
     none_gradients,
     normalization,
+    numbers,
+    optimizers,
     products,
+    resampling,
+    sequences,
     shapes,
     systems,
 )
@@ -31,8 +37,9 @@ from torchtap.failures.situation_row import Situation
 TOPICS: dict[str, dict[str, Situation]] = {
     topic.__name__.rpartition(".")[2]: topic.SITUATIONS
     for topic in (
-        arguments, backward, dtypes_and_devices, functions, hooks, in_place, indices, inference,
-        leaves, losses, modules, none_gradients, normalization, products, shapes, systems,
+        arguments, attention, backward, compilers, dtypes_and_devices, functions, hooks, in_place,
+        indices, inference, leaves, losses, modules, none_gradients, normalization, numbers,
+        optimizers, products, resampling, sequences, shapes, systems,
     )
 }  # fmt: skip
 """Topic, the name of its file -> its situations."""

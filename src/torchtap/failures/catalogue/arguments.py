@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from torchtap.failures.assignments import assignments_of
@@ -91,8 +92,81 @@ def _forward(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     return {"takes": f" It takes {signature.replace(return_annotation=inspect.Signature.empty)}."}
 
 
+def _form(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    """Which arguments were given, and what is meant where that is plain."""
+    given = [one.strip() for one in found["given"].split(",")]
+    values = [one.value for one in failure.operands]
+    modules = [one for one in failure.operands if isinstance(one.value, nn.Module)]
+    numbers = [one.text for one in failure.operands if type(one.value) in (int, float)]
+    tensors = [failure.name_of(one) for one in failure.tensors]
+    is_bound = found["op"] in ("max", "min") and len(tensors) == len(numbers) == 1
+    return {
+        "is_bound": is_bound and given == ["Tensor", "float"] and len(values) == 2,
+        "side": "min" if found["op"] == "max" else "max",
+        "tensor": grouped(tensors[0]) if tensors else "",
+        "number": numbers[0] if numbers else "",
+        "is_module": bool(modules),
+        "layer": failure.name_of(modules[0]) if modules else "",
+    }
+
+
+def _minus(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    """Which operand is the mask, and whether it is taken from 1."""
+    masks = [one for one in failure.tensors if one.value.dtype is torch.bool]
+    mask = masks[0] if masks else Operand("mask")
+    name = failure.name_of(mask) if masks else "mask"
+    expression = None if failure.user is None else failure.user.expression
+    left = expression.left if isinstance(expression, ast.BinOp) else None
+    is_one = isinstance(left, ast.Constant) and left.value == 1
+    is_two = "two" in failure.text.partition(" bool")[0]
+    return {
+        "mask": grouped(name),
+        "is_inverse": is_one or isinstance(expression, ast.UnaryOp),
+        "is_pair": is_two,
+        "is_number": not is_two,
+    }
+
+
+def _listed(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    given = found["given"]
+    is_number = given in ("int", "float", "bool")
+    names = [written(one) for one in getattr(failure.frames[-1].expression, "args", [])[:1]]
+    return {
+        "is_number": is_number and bool(names),
+        "is_array": given == "ndarray" and bool(names),
+        "is_list": given in ("list", "tuple"),
+        "whole": names[0] if names else "",
+    }
+
+
 SITUATIONS: dict[str, Situation] = {
     "argument that is no tensor": _argument,
+    "no such form": SituationRow(
+        "{op} has no form that takes ({given}).",
+        ("is_bound", "Bound a tensor by a number with clamp: {tensor}.clamp({side}={number})."),
+        ("is_module", "{layer} is a module and no tensor: call it, {layer}(...)."),
+        "Give the arguments of one of the forms that PyTorch lists above.",
+        facts=_form,
+    ),
+    "minus of a mask": SituationRow(
+        "{mask} is a mask of True and False, and - is not defined for it.",
+        ("is_inverse", "Turn it round with ~: ~{mask} is True where it was False."),
+        ("is_pair", "Where they differ: a ^ b. Where the first alone is True: a & ~b."),
+        ("is_number", "If it stands for 0 and 1, make numbers of it: {mask}.float()."),
+        about="tensors",
+        facts=_minus,
+    ),
+    "no tensor in a list": SituationRow(
+        "Element {at} of the list is of type {given}, and each has to be a tensor.",
+        (
+            "is_number",
+            "Make tensors of the numbers: [torch.as_tensor(one) for one in {whole}]; of losses "
+            "that are added up, sum({whole}) takes numbers, too.",
+        ),
+        ("is_array", "Make tensors of the arrays: [torch.as_tensor(one) for one in {whole}]."),
+        ("is_list", "Make it a tensor first, or put the lists together before."),
+        facts=_listed,
+    ),
     "arguments of forward": SituationRow(
         "{module} was called with arguments that its forward does not take: {what}.{takes}",
         "Call it with the arguments of its forward, by name where they are many.",

@@ -99,6 +99,15 @@ SITUATIONS: dict[str, Situation] = {
         _SECOND,
         details=_marked_once,
     ),
+    "legacy function": SituationRow(
+        "A torch.autograd.Function was called with a forward that is no static method, as they "
+        "were written long ago.",
+        "Make both static, with ctx for self: @staticmethod def forward(ctx, x, ...), and "
+        "backward(ctx, grad) with one result for each argument of forward; keep numbers as "
+        "ctx.name, tensors by ctx.save_for_backward.",
+        "Call it by apply, with the numbers that __init__ took behind the tensors: "
+        "Name.apply(x, ...).",
+    ),
     "no derivative": SituationRow(
         "PyTorch has no derivative of {op}.",
         "Compute it by operations that have one; for a second derivative of attention, inside "

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from torch import Tensor, nn
 
 from torchtap.failures.failure import Explanation, Failure
 from torchtap.failures.operands import Operand, bounds_of
 from torchtap.failures.parsed_source import grouped
-from torchtap.failures.situation_row import Situation
+from torchtap.failures.situation_row import Situation, SituationRow
 
 
 def _span(operand: Operand) -> str:
@@ -118,6 +120,30 @@ def _mask(failure: Failure, found: re.Match[str]) -> Explanation:
     )
 
 
+def _picked(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    """Which index was given, and whether it picks one element of each row of a matrix."""
+    words: dict[str, Any] = {"is_flat": False, "index": "the index", "dim": ""}
+    held, *rest = failure.operands or [Operand("")]
+    index = next((one for one in rest if isinstance(one.value, Tensor)), None)
+    dims = [one.value for one in rest if type(one.value) is int]
+    if index is None or len(dims) != 1:
+        return words
+    # A tensor that the program computes in the same expression is not known, its dim is.
+    is_matrix = not isinstance(held.value, Tensor) or held.value.dim() == 2
+    is_flat = index.value.dim() == 1 and is_matrix and dims[0] in (1, -1)
+    return {"is_flat": is_flat, "index": failure.name_of(index), "dim": dims[0]}
+
+
+def _written(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    """The statement that writes, if it is a plain assignment at an index."""
+    text = "" if failure.user is None else failure.user.text.partition("#")[0]
+    target, _, value = text.partition(" = ")
+    name = target.strip().partition("[")[0]
+    is_plain = bool(value) and target.strip().endswith("]") and name.isidentifier()
+    way = f"{target.strip()} = {grouped(value.strip())}.to({name}.dtype)" if is_plain else ""
+    return {"is_plain": is_plain, "is_other": not is_plain, "statement": way}
+
+
 def _one_hot(failure: Failure, found: re.Match[str]) -> Explanation:
     operand = failure.argument()
     name, span = failure.name_of(operand), _span(operand)
@@ -137,4 +163,24 @@ SITUATIONS: dict[str, Situation] = {
     "index": _index,
     "mask": _mask,
     "one-hot range": _one_hot,
+    "dimensions of an index": SituationRow(
+        "gather and scatter take an index with as many dimensions as the tensor, and {index} has "
+        "fewer or more.",
+        (
+            "is_flat",
+            "To pick one element of each row, give the index that dimension and take it away "
+            "again: gather({dim}, {index_it}.unsqueeze({dim})).squeeze({dim}).",
+        ),
+        "Give the index every dimension of the tensor; along the gathered one it may be of any "
+        "size.",
+        about="tensors",
+        facts=_picked,
+    ),
+    "dtypes of a written index": SituationRow(
+        "Values of {given_dtype} are written at an index into a tensor of {wanted_dtype}: writing "
+        "at an index converts none. Under autocast, products come out in the smaller dtype.",
+        ("is_plain", "Convert what is written: {statement}."),
+        ("is_other", "Convert what is written to the dtype of the tensor: value.to(tensor.dtype)."),
+        facts=_written,
+    ),
 }

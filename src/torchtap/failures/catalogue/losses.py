@@ -95,7 +95,53 @@ def _probabilities(failure: Failure, found: re.Match[str]) -> Explanation:
     )
 
 
+def _spatial(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    target = failure.operand("target", "the target")
+    value = target.value
+    is_single = isinstance(value, Tensor) and value.dim() == 4 and value.shape[1] == 1
+    is_last = isinstance(value, Tensor) and value.dim() == 4 and value.shape[-1] in (1, 3, 4)
+    return {
+        "name": failure.name_of(target),
+        "is_single": is_single,
+        "is_colored": is_last and not is_single,
+    }
+
+
+def _lengths(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    scores, lengths = failure.operand("log_probs"), failure.operand(f"{found['which']}_lengths")
+    value, given = scores.value, lengths.value
+    is_known = isinstance(value, Tensor) and value.dim() == 3 and isinstance(given, Tensor)
+    shape = tuple(value.shape) if is_known else ("time", "batch", "classes")
+    count = given.numel() if is_known else "others"
+    return {
+        "scores": failure.name_of(scores),
+        "samples": shape[1],
+        "count": count,
+        "is_turned": is_known and count == shape[0] != shape[1],
+    }
+
+
 SITUATIONS: dict[str, Situation] = {
+    "spatial target": SituationRow(
+        "The loss takes one class number for each pixel, int64[batch, height, width], and {name} "
+        "is {shape}.",
+        ("is_single", "Take its dimension of one away: {name_it}.squeeze(1)."),
+        (
+            "is_colored",
+            "It holds colours: turn each colour into the number of its class first.",
+        ),
+        "If it holds a probability for each class, give it the shape and dtype of the input.",
+        about="target",
+        facts=_spatial,
+    ),
+    "lengths of a ctc loss": SituationRow(
+        "ctc_loss takes [time, batch, classes] and one length for each of the {samples} samples, "
+        "and {which}_lengths has {count}.",
+        ("is_turned", "Put time first: {scores_it}.transpose(0, 1)."),
+        "Give {which}_lengths one number for each sample of the batch.",
+        about="log_probs",
+        facts=_lengths,
+    ),
     "class dtype": SituationRow(
         "The loss takes class numbers (int64) as its target, and {name} holds {held_dtype}.",
         "Convert it, if it holds class numbers: {name_it}.long().",

@@ -132,6 +132,18 @@ def _made_a_tensor(failure: Failure) -> str:
 
 _FIT = "The state does not fit {kind}: "
 _NESTED = ("nested", "Load what stands inside: state[{nested!r}].")
+
+
+def _weights_only(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    named = re.search(r"Unsupported (?:global: GLOBAL|class) ([\w.]+)", failure.text)
+    kind = named[1] if named else ""
+    return {
+        "holds": f"names {kind}" if kind else "holds other objects",
+        "kind": kind.rpartition(".")[2],
+        "is_plain": bool(kind),
+    }
+
+
 SITUATIONS: dict[str, Situation] = {
     "no forward": first_of(
         SituationRow(
@@ -223,6 +235,18 @@ SITUATIONS: dict[str, Situation] = {
         ("is_one", "Take all: {name_it}.tolist()."),
         about="argument",
         facts=_number,
+    ),
+    "weights only": SituationRow(
+        "torch.load takes tensors and plain values alone (weights_only=True), and the file "
+        "{holds}.",
+        "If the file is your own or you trust it: torch.load(..., weights_only=False). It then "
+        "runs whatever code the file holds.",
+        (
+            "is_plain",
+            "Or allow that class alone: with torch.serialization.safe_globals([{kind}]).",
+        ),
+        "Save model.state_dict() in place of the model; that loads without either.",
+        facts=_weights_only,
     ),
     "item of meta": SituationRow(
         "{name} is on the meta device: it has a shape and no values.",

@@ -127,6 +127,12 @@ def _batch_of_one(failure: Failure, operand: Operand, shape: list[int]) -> str:
     return f"Add the batch, if {shape} is one sample and no batch of {shape[0]}: {where}."
 
 
+def _has_channels_first(maker: nn.Module | None) -> bool:
+    """Return whether a module certainly returns its channels behind the batch."""
+    home = type(maker).__module__
+    return home in {f"torch.nn.modules.{one}" for one in ("conv", "pooling", "batchnorm")}
+
+
 def _channels(failure: Failure, found: re.Match[str]) -> Explanation:
     operand = failure.argument()
     name, module = failure.module_text, failure.module
@@ -137,7 +143,8 @@ def _channels(failure: Failure, found: re.Match[str]) -> Explanation:
     weight = [int(one) for one in re.findall(r"\d+", found["weight"])]
     value = operand.value
     is_single = isinstance(value, Tensor) and value.dim() == len(shape) - 1
-    if len(shape) == len(weight) and shape[-1] == int(wanted):
+    is_last = len(shape) == len(weight) and shape[-1] == int(wanted)
+    if is_last and not _has_channels_first(failure.origin(operand).module):
         order = _LAST.get(len(shape), "N...C")
         ways.append(
             f"Put the channels first: x.movedim(-1, 0), of an input in {order[1:]}."

@@ -187,7 +187,37 @@ def _dimension(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     return {"num": value.dim() if isinstance(value, Tensor) else int(found["high"]) + 1}
 
 
+def _letters(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    at = int(found["at"])
+    tensors = failure.tensors
+    operand = tensors[at] if at < len(tensors) else Operand(f"operand {at}")
+    return {"name": failure.name_of(operand) if at < len(tensors) else operand.text}
+
+
+def _repeat(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    value = failure.argument().value
+    counts = [one.value for one in failure.operands if type(one.value) is int]
+    if not isinstance(value, Tensor) or not counts:
+        return {"dims": "more", "is_known": False}
+    whole = [1] * (value.dim() - len(counts)) + counts
+    return {"dims": value.dim(), "is_known": True, "whole": ", ".join(map(str, whole))}
+
+
 SITUATIONS: dict[str, Situation] = {
+    "letters of an einsum": SituationRow(
+        "The equation has {letters} letters for {name}, which has {dims} dimensions.",
+        "Write one letter for each dimension of it, or ... for those that only go along.",
+        "If a dimension is missing, such as that of the heads, make it first: "
+        "{name_it}.unflatten(-1, (heads, -1)).",
+        about="tensors",
+        facts=_letters,
+    ),
+    "dimensions of a repeat": SituationRow(
+        "{name} has {dims} dimensions, and repeat was given fewer numbers: it takes one for each.",
+        ("is_known", "Give 1 for those that stay: {name_it}.repeat({whole})."),
+        about="argument",
+        facts=_repeat,
+    ),
     "broadcast": _broadcast,
     "concatenation": SituationRow(
         "{other} has {given} where {first} has {wanted}, in a dimension other than {dim}, along "

@@ -63,10 +63,7 @@ def diagnose(
         raise InputError(
             f"diagnose() got a {type(run).__name__}; expected a run, as of tt.open(path)."
         )
-    asked = list(default if rules is None else rules)
-    odd = next((one for one in asked if not callable(one)), None)
-    if odd is not None:
-        raise InputError(f"rules has {odd!r}; expected functions of a view, as tt.rules.default.")
+    asked = checked_rules(default if rules is None else rules)
     view = View(run, since=since)
     if not len(view.steps) and not len(view.loss):
         return Diagnosis(silent=("the run holds no step",))
@@ -78,6 +75,19 @@ def diagnose(
         except Exception as error:  # noqa: BLE001 - one rule takes nothing from the others
             failed[name_of(rule)] = f"{type(error).__name__}: {error}"
     return Diagnosis(tuple(in_order(view, found)), failed, tuple(_silent(view)))
+
+
+def checked_rules(rules: Sequence[Rule] | None) -> list[Rule]:
+    """Return rules as a list; none for ``None``.
+
+    Raises:
+        InputError: one is no function.
+    """
+    found = list(rules or ())
+    odd = next((one for one in found if not callable(one)), None)
+    if odd is not None:
+        raise InputError(f"rules has {odd!r}; expected functions of a view, as tt.rules.default.")
+    return found
 
 
 def name_of(rule: object) -> str:

@@ -65,8 +65,7 @@ class Diagnosis(Printed):
             title = f"{plural(len(rows), 'rule')} raised, and said nothing:"
             parts += [BLANK, Listed(rows, title=title)]
         if self.silent:
-            rows = [(one, "") for one in self.silent]
-            parts += [BLANK, Listed(rows, title="Not looked at:", tone="dim")]
+            parts += [BLANK, *(Line(f"Note: {clean(one)}", "dim") for one in self.silent)]
         return Page(*parts)
 
 

@@ -38,6 +38,16 @@ class Modules:
         found = [path for path in self.meta.modules if path not in parents]
         return sorted(found, key=lambda path: self.order[path])
 
+    @cached_property
+    def frozen_share(self) -> float:
+        """The share of all elements that do not require a gradient; 0 where nothing is known."""
+        sizes = {False: 0.0, True: 0.0}
+        for name, needs in self.meta.requires_grad.items():
+            path, _, leaf = name.rpartition(".")
+            size = self._view.start(self._view.site(path, "param", leaf), "numel")
+            sizes[needs] += size if size > 0 else 0
+        return sizes[False] / max(sum(sizes.values()), 1)
+
     def is_a(self, path: str, types: Iterable[str]) -> bool:
         """Return whether a module is of one of some classes, or of one that inherits from it."""
         return not frozenset(self.meta.modules.get(path, ())).isdisjoint(types)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -26,7 +27,9 @@ def lr_high(
         rise: by which factor the loss rose in the first 15 steps.
         fall: share by which the loss fell at least where all is well.
     """
-    ratios = update_ratios(view)
+    ratios = {
+        site: own for site, own in update_ratios(view).items() if not _starts_small(view, site)
+    }
     if not ratios:
         return
     tops = {site: largest(own[1:_EARLY] if len(own) > 1 else own) for site, own in ratios.items()}
@@ -50,8 +53,18 @@ def lr_high(
     )
 
 
+def _starts_small(view: View, site: Site) -> bool:
+    """Return whether a matrix starts near zero: any step is large beside it."""
+    return view.start(site, "rms") * math.sqrt(math.prod(view.shape(site)[1:])) < 0.05
+
+
 def steps_too_small(
-    view: View, *, low: float = 2e-6, stuck: float = 1e-4, fall: float = 0.02
+    view: View,
+    *,
+    low: float = 2e-6,
+    stuck: float = 1e-4,
+    fall: float = 0.02,
+    fewest: int = 20,
 ) -> Iterator[Finding]:
     """Steps so small that nothing is learned.
 
@@ -60,7 +73,10 @@ def steps_too_small(
         low: the largest update over weight ever, median over matrices; healthy are from 5e-4 on.
         stuck: the same where the loss does not fall.
         fall: share by which the loss falls where all is well.
+        fewest: steps without which nothing is said: a warm-up begins with small ones.
     """
+    if len(view.steps) < fewest:
+        return
     most = median([largest(own) for own in update_ratios(view).values()])
     is_stuck = most < stuck and view.loss.fall < fall
     if not most > 0 or not (most < low or is_stuck):

@@ -108,7 +108,8 @@ def final_activation(
     output = view.site(path, "output")
     zeros = median(view.share(output, "zeros"))
     if view.modules.is_a(path, RECTIFIERS) and zeros > cut:
-        is_alarm = view.loss.num_classes > 0 or view.loss.fall < fall
+        is_trained = bool(view.meta.optimizers) or median(view.norm("update")) > 0
+        is_alarm = view.loss.num_classes > 0 or (is_trained and view.loss.fall < fall)
         yield Finding(
             "final_activation",
             ALARM if is_alarm else NOTE,
@@ -156,6 +157,8 @@ def no_activation(view: View) -> Iterator[Finding]:
     """A linear layer whose output enters the next one unchanged: both are one linear layer.
 
     A bottleneck between them is meant, and so is a grouped convolution before a pointwise one.
+    An output that is used elsewhere as well, as around an adapter, is none of these: its gradient
+    over all uses is not the one that comes through the next layer.
 
     Args:
         view: of the run.
@@ -164,6 +167,10 @@ def no_activation(view: View) -> Iterator[Finding]:
     for path, following in pairwise(linear):
         output, entered = view.site(path, "output"), view.site(following, "input")
         if not view.are_equal(output, entered) or _is_meant(view, path, following):
+            continue
+        whole, through = view.site(path, "grad_output"), view.site(following, "grad_input")
+        has_gradients = any(True for _ in view.sites("grad_input"))
+        if has_gradients and not view.are_equal(whole, through):
             continue
         yield Finding(
             "no_activation",

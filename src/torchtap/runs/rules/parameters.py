@@ -67,15 +67,16 @@ def detached(view: View) -> Iterator[Finding]:
         )
 
 
-def frozen(view: View, *, most: float = 0.5) -> Iterator[Finding]:
+def frozen(view: View, *, most: float = 0.5, fall: float = 0.2) -> Iterator[Finding]:
     """Modules that do not require gradients, behind others that are trained.
 
     A frozen beginning is meant, and so are adapters, where most is frozen and some matrices are
-    trained. Where no matrix is trained at all, something is wrong.
+    trained. Where no matrix is trained at all, it is one only while the loss falls.
 
     Args:
         view: of the run.
         most: share of the elements that are frozen, from which on it is meant.
+        fall: share by which the loss falls where only norms and biases are trained on purpose.
     """
     sizes = {name: view.start(_param(view, name), "numel") for name in view.meta.requires_grad}
     held = {
@@ -87,7 +88,8 @@ def frozen(view: View, *, most: float = 0.5) -> Iterator[Finding]:
     total = sum(size for size in sizes.values() if size == size)
     share = sum(sizes[name] for name in held if sizes[name] == sizes[name])
     has_matrix = any(len(view.shape(_param(view, name))) > 1 for name in trained)
-    if not held or not trained or (has_matrix and not share < most * total):
+    is_meant = not share < most * total if has_matrix else not view.loss.fall < fall
+    if not held or not trained or is_meant:
         return
     first = min(view.modules.order.get(_owner(name), 0) for name in trained)
     behind = {name for name in held if view.modules.order.get(_owner(name), 0) > first}

@@ -66,14 +66,15 @@ def small_init(view: View, *, shrink: float = 0.05, weights: float = 0.01) -> It
     """Weights so small at the start that a layer's output all but vanishes.
 
     The last layer is left alone, since a head may start near zero, and so are layers whose output
-    is added to something larger, as that of a residual branch.
+    is added to something larger, as that of a residual branch. Where most is frozen, what is
+    trained are adapters, which start as nothing.
 
     Args:
         view: of the run.
         shrink: rms of a linear layer's output over that of its input; healthy are 0.2 to 3.3.
         weights: the same of its weights on random inputs, where a bias hides it.
     """
-    if not view.sees_beginning:
+    if not view.sees_beginning or view.modules.frozen_share > 0.5:
         return
     for path in view.modules.leaves:
         if not view.modules.is_a(path, LINEAR) or path == view.modules.end:

@@ -1,0 +1,60 @@
+"""Asks rules about a run while it is watched, and warns of an alarm once."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+from torchtap.core.errors import TrainingWarning
+from torchtap.core.text import plural
+from torchtap.runs.rules.diagnose import Rule, diagnose
+from torchtap.runs.rules.finding import Finding
+from torchtap.runs.run import Run
+
+_FIRST = 8
+_GROWTH = 1.25
+"""A check reads all steps, so the next comes when there are a quarter more: the price of all checks
+is that of a few."""
+
+
+class LiveRules:
+    """Rules that look at a growing run from time to time.
+
+    Args:
+        run: that grows.
+        rules: functions of a view of it.
+
+    Attributes:
+        findings: of the last check, and alarms of earlier ones, as JSON has them.
+    """
+
+    def __init__(self, run: Run, rules: Sequence[Rule]) -> None:
+        self.findings: tuple[dict[str, Any], ...] = ()
+        self._run = run
+        self._rules = rules
+        self._num_steps, self._next = 0, _FIRST
+        self._alarms: dict[tuple[str, str], Finding] = {}
+
+    def after_step(self, step: int) -> None:
+        """A step was closed: check where it is time."""
+        self._num_steps += 1
+        if self._num_steps >= self._next:
+            self._next = int(self._num_steps * _GROWTH) + 1
+            self.check()
+
+    def check(self) -> None:
+        """Ask all rules, keep what they find, and warn of alarms that are new."""
+        found = diagnose(self._run, rules=self._rules)
+        new = [one for one in found.alarms if (one.rule, one.path) not in self._alarms]
+        self._alarms |= {(one.rule, one.path): one for one in found.alarms}
+        others = (one for one in found.findings if (one.rule, one.path) not in self._alarms)
+        self.findings = tuple(one.as_dict() for one in (*self._alarms.values(), *others))
+        if new:
+            more = f" ({plural(len(new) - 1, 'further alarm')})" if len(new) > 1 else ""
+            first = new[0]
+            warnings.warn(
+                f"{first.rule} at {first.path}{first.when}: {first.text}. {first.advice}{more}",
+                TrainingWarning,
+                stacklevel=2,
+            )

@@ -1,0 +1,84 @@
+"""Attention: masks and heads."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from torchtap.failures.failure import Failure
+from torchtap.failures.situation_row import Situation, SituationRow
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(one) for one in re.findall(r"\d+", text)]
+
+
+def _mask(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    given, wanted = _numbers(found["given"]), _numbers(found["wanted"])
+    query, key = failure.operand("query").value, failure.operand("key").value
+    # Inside of PyTorch's function the batch stands in dimension 1.
+    batch = query.shape[1] if isinstance(query, Tensor) and query.dim() == 3 else None
+    source = key.shape[0] if isinstance(key, Tensor) and key.dim() == 3 else None
+    heads = wanted[0] // batch if batch and len(wanted) == 3 else 0
+    return {
+        "heads": heads,
+        "is_per_sample": bool(heads) and given == [batch, *wanted[1:]],
+        "is_of_padding": batch is not None and given == [batch, source],
+    }
+
+
+def _padding(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    value, key = failure.operand("key_padding_mask").value, failure.operand("key").value
+    if not isinstance(value, Tensor) or not isinstance(key, Tensor) or key.dim() != 3:
+        return {"needed": "", "is_turned": False}
+    needed = [key.shape[1], key.shape[0]]
+    return {"needed": f" {needed}", "is_turned": list(value.shape) == needed[::-1]}
+
+
+def _heads(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    width, heads = failure.operand("embed_dim").value, failure.operand("num_heads").value
+    if not isinstance(width, int) or not isinstance(heads, int) or heads < 1:
+        return {"given": "embed_dim and num_heads", "is_known": False}
+    divisors = [one for one in range(1, width + 1) if width % one == 0]
+    return {
+        "given": f"a width of {width} and {heads} heads",
+        "is_known": True,
+        "divisors": ", ".join(map(str, divisors[-12:])),
+        "wider": width + heads - width % heads,
+    }
+
+
+SITUATIONS: dict[str, Situation] = {
+    "attention mask": SituationRow(
+        "{module} takes a mask of shape ({wanted}) for this query and key, and attn_mask is "
+        "{given}.",
+        (
+            "is_per_sample",
+            "Repeat the mask of each sample for its {heads} heads, which stand side by side, with "
+            ".repeat_interleave({heads}, 0).",
+        ),
+        (
+            "is_of_padding",
+            "If it marks padding, one row for each sample, hand it over as key_padding_mask.",
+        ),
+        "Make it from the lengths of query and key: [target length, source length] for all "
+        "samples, or [batch * heads, target length, source length].",
+        facts=_mask,
+    ),
+    "padding mask": SituationRow(
+        "{module} takes a key_padding_mask{needed}, which is [batch, source length]; dimension "
+        "{dim} of this one is {given}.",
+        ("is_turned", "Turn it round, with .T."),
+        "Make it from the batch and the length of the keys, True where a key is padding.",
+        facts=_padding,
+    ),
+    "attention heads": SituationRow(
+        "Attention was made with {given}, and each head takes an equal share of the width.",
+        ("is_known", "Choose a number of heads that divides it: {divisors}."),
+        ("is_known", "Or choose a width that the heads divide, such as {wider}."),
+        facts=_heads,
+    ),
+}

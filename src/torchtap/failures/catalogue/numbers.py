@@ -1,0 +1,123 @@
+"""Numbers that an operation does not take: NaN, negative weights, matrices without a root."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchtap.failures.failure import Failure
+from torchtap.failures.operands import Operand, bounds_of
+from torchtap.failures.situation_row import Situation, SituationRow
+
+_FIRST_NAN = (
+    "Find the operation that made the first NaN or Inf: tt.locate(model, step, *batch), or "
+    "tt.guard(model) around the training."
+)
+
+
+def _census(value: object) -> Mapping[str, Any]:
+    """How many elements are NaN, infinite and negative, of a tensor that can be read."""
+    words: dict[str, Any] = {"holds": "", "is_bad": False, "is_negative": False}
+    if bounds_of(value) is None or not isinstance(value, Tensor):
+        return words
+    value = value.detach()
+    counts = {
+        "NaN": int(value.isnan().sum()),
+        "Inf": int(value.isinf().sum()),
+        "below 0": int((value < 0).sum()),
+    }
+    said = [f"{count} {name}" for name, count in counts.items() if count]
+    words["holds"] = f": of {value.numel()} elements, {', '.join(said)}" if said else ""
+    words["is_bad"] = bool(counts["NaN"] or counts["Inf"])
+    words["is_negative"] = bool(counts["below 0"]) and not words["is_bad"]
+    return words
+
+
+def _parameter(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    value = failure.operand("value")
+    words = _census(value.value)
+    must = found["constraint"]
+    is_positive = must.startswith("GreaterThan(lower_bound=0")
+    return {
+        **words,
+        "must": must,
+        "is_unbounded": is_positive and not words["is_bad"],
+        "is_logits": must == "Simplex()" and not words["is_bad"],
+    }
+
+
+def _weights(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    return _census(_first(failure).value)
+
+
+def _first(failure: Failure) -> Operand:
+    return failure.tensors[0] if failure.tensors else failure.operand("input")
+
+
+def _matrix(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    value = _first(failure).value
+    is_readable = bounds_of(value) is not None and isinstance(value, Tensor) and value.dim() == 2
+    if not is_readable or not isinstance(value, Tensor):
+        return dict.fromkeys(("is_skew", "is_bad", "is_near", "is_far"), False)
+    value = value.detach().double()
+    is_bad = not bool(value.isfinite().all())
+    size = float(value.abs().max())
+    is_skew = not is_bad and float((value - value.T).abs().max()) > 1e-4 * size
+    is_checked = not is_bad and not is_skew and len(value) <= 512
+    least = float(torch.linalg.eigvalsh(value)[0]) if is_checked else 0.0
+    return {
+        "is_skew": is_skew,
+        "is_bad": is_bad,
+        "least": f"{least:.3g}",
+        # Rounding makes eigenvalues that are 0 a little negative.
+        "is_near": is_checked and least > -1e-4 * size,
+        "is_far": is_checked and least <= -1e-4 * size,
+    }
+
+
+SITUATIONS: dict[str, Situation] = {
+    "parameter of a distribution": SituationRow(
+        "{parameter} of {kind}, of shape {size}, does not satisfy {must}{holds}.",
+        ("is_bad", _FIRST_NAN),
+        (
+            "is_unbounded",
+            "Make it positive where it is computed: F.softplus(raw) + 1e-6, or raw.exp().",
+        ),
+        ("is_logits", "Give scores that are no probabilities as logits=..."),
+        facts=_parameter,
+    ),
+    "weights of a draw": SituationRow(
+        "multinomial draws by weights that are finite and at least 0, and got {name}{holds}.",
+        ("is_bad", _FIRST_NAN),
+        ("is_negative", "If they are logits, turn them into weights: {name_it}.softmax(-1)."),
+        about="tensors",
+        facts=_weights,
+    ),
+    "nothing to draw": SituationRow(
+        "multinomial was given weights that are all 0 in a row, or fewer above 0 than it draws.",
+        "Leave such rows out, or give them equal weights.",
+        "Draw with replacement, or fewer: replacement=True, num_samples=...",
+        about="tensors",
+    ),
+    "not positive definite": SituationRow(
+        "The matrix has no Cholesky factor: it is not positive definite.",
+        ("is_bad", _FIRST_NAN),
+        ("is_skew", "It is not symmetric. Make it so: (A + A.mT) / 2, if that is what is meant."),
+        (
+            "is_near",
+            "Its least eigenvalue is {least}, 0 but for rounding. Add a small multiple of the "
+            "identity, as for covariances: A + 1e-5 * torch.eye(len(A)).",
+        ),
+        (
+            "is_far",
+            "Its least eigenvalue is {least}: it is indefinite. Check how it is made, or solve "
+            "with torch.linalg.solve, which needs no such matrix.",
+        ),
+        about="tensors",
+        facts=_matrix,
+    ),
+}

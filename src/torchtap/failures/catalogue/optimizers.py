@@ -1,0 +1,72 @@
+"""Optimizers, schedulers and gradient scalers: states that do not fit, and calls out of turn."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from torchtap.failures.failure import Failure
+from torchtap.failures.situation_row import Situation, SituationRow
+
+
+def _groups(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    """How many parameters each group has, in the file and in the optimizer."""
+    sizes = {}
+    for word, local in (("saved", "saved_groups"), ("held", "groups")):
+        groups = failure.operand(local).value
+        known = isinstance(groups, list | tuple)
+        sizes[word] = ", ".join(str(len(one["params"])) for one in groups) if known else "others"
+    return sizes
+
+
+def _shared(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    """Names of the parameters that the new group has in common with those before it."""
+    optimizer, group = failure.operand("self").value, failure.operand("param_group").value
+    before = {id(one) for held in getattr(optimizer, "param_groups", ()) for one in held["params"]}
+    twice = [one for one in group["params"] if id(one) in before] if type(group) is dict else []
+    named = [failure.names.state(one) for one in twice]
+    return {"which": ", ".join(one.name for one in named[:6] if one is not None) or "a parameter"}
+
+
+def _last_epoch(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    value = failure.operand("last_epoch").value
+    return {"epoch": value if isinstance(value, int) else "..."}
+
+
+SITUATIONS: dict[str, Situation] = {
+    "groups of an optimizer": SituationRow(
+        "The saved state is of an optimizer with {saved} parameters in its groups, and this one "
+        "has {held}.",
+        "Make the optimizer of the same parameters, in the same groups and order, as the one that "
+        "was saved.",
+        "If other parameters train from now on, load the state of the model alone: the optimizer "
+        "begins without momentum.",
+        facts=_groups,
+    ),
+    "parameter in two groups": SituationRow(
+        "The optimizer was given {which} in more than one group; each parameter stands in one.",
+        "Leave it out of one of the groups, by identity: "
+        "[p for p in model.parameters() if all(p is not q for q in others)].",
+        facts=_shared,
+    ),
+    "scheduler without a beginning": SituationRow(
+        "last_epoch={epoch} says that a training goes on, and the optimizer does not have the "
+        "learning rate that it began with ('initial_lr').",
+        "Make the scheduler without last_epoch, then load what was saved: "
+        "optimizer.load_state_dict(...), scheduler.load_state_dict(...).",
+        "If nothing was saved, give each group the rate that the training began with: "
+        "group['initial_lr'] = group['lr'].",
+        facts=_last_epoch,
+    ),
+    "unscaled twice": SituationRow(
+        "The gradients of this optimizer were unscaled already since scaler.update(): once more "
+        "would divide them again.",
+        "Call scaler.unscale_(optimizer) once for each scaler.step(optimizer), after the last "
+        "backward that adds to the gradients.",
+    ),
+    "stepped twice": SituationRow(
+        "scaler.step(optimizer) was called already since scaler.update().",
+        "Call scaler.update() once after the steps of all optimizers, before the next step.",
+    ),
+}
