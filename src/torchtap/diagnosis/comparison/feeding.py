@@ -128,7 +128,7 @@ class Feeder:
                 (one for one in left if self._named(one) == name), None
             )  # fmt: skip
             if other is not None and left[other].shape == own.shape:
-                found[name] = left.pop(other).to(own.dtype)
+                found[name] = left.pop(other)
         return found
 
     def _named(self, name: str) -> str:
@@ -170,7 +170,7 @@ class Feeder:
     def has_other_buffers(self) -> bool:
         """Return whether a buffer had another value when the call began."""
         return any(
-            not torch.equal(value, self.two.buffers[name])
+            not torch.equal(value, self.two.buffers[name].to(value.dtype))
             for name, value in self.lent_buffers().items()
         )
 
