@@ -185,9 +185,14 @@ class CallGradients:
         return replace(
             _forward_of(captured),
             arriving={name: one for name, one in arriving.items() if name not in self._handed_on},
-            inputs=dict(self._inputs),
-            parameters=dict(self._parameters),
+            inputs=self._in_order(self._inputs),
+            parameters=self._in_order(self._parameters),
         )
+
+    def _in_order(self, table: dict[str, Tensor]) -> dict[str, Tensor]:
+        """As arguments and parameters stand, not as the backward came to them."""
+        names = [one.name for one in self._entering if one.table is table]
+        return {name: table[name] for name in names if name in table}
 
     def _received(self) -> Iterator[tuple[str, Tensor]]:
         for record in self.watch.run.records(phase=None):
