@@ -121,6 +121,9 @@ class Guard(Closable):
         A loss that is not finite is looked into though the gradients are finite: any number with
         ``loss`` in its name. Where the model is watched too, ``w.log(loss=loss)`` does the same.
 
+        A step begins with the first forward of the model after an optimizer's step, so ids are told
+        between the forward and ``optimizer.step()``, and a loss there or after it.
+
         Args:
             ids: of the samples of the batch, in order: an origin names those that do it.
             numbers: a name and a number (or a tensor of one element) each.
