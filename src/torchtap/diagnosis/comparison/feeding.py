@@ -12,12 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtap.core.rebuild import replace_arguments
 from torchtap.diagnosis.calls.capture import Captured
 from torchtap.diagnosis.calls.feed import feed
 from torchtap.diagnosis.calls.standalone.again import Result, tensors_in
 from torchtap.diagnosis.comparison.distance import Distance, Values, distance
-from torchtap.diagnosis.comparison.given_inputs import given_inputs
+from torchtap.diagnosis.comparison.given_inputs import changed_tensors, given_inputs
 from torchtap.diagnosis.comparison.parameter_pairs import ParameterPair
 
 REFUSED = (
@@ -103,7 +102,7 @@ class Feeder:
         if arguments is None:
             return None
         if lent.rounded:
-            arguments = replace_arguments(*arguments, lambda _, one: rounded(one, lent.rounded))
+            arguments = changed_tensors(arguments, lambda one: rounded(one, lent.rounded))
         around = dict(self.two.around)
         if lent.random:
             around["random"] = self.one.around["random"]
@@ -129,7 +128,7 @@ class Feeder:
                 (one for one in left if self._named(one) == name), None
             )  # fmt: skip
             if other is not None and left[other].shape == own.shape:
-                found[name] = left.pop(other).to(own.dtype)
+                found[name] = left.pop(other)
         return found
 
     def _named(self, name: str) -> str:
@@ -171,7 +170,7 @@ class Feeder:
     def has_other_buffers(self) -> bool:
         """Return whether a buffer had another value when the call began."""
         return any(
-            not torch.equal(value, self.two.buffers[name])
+            not torch.equal(value, self.two.buffers[name].to(value.dtype))
             for name, value in self.lent_buffers().items()
         )
 
