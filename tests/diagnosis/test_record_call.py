@@ -36,6 +36,7 @@ def test_every_module_of_the_zoo_runs_again_to_the_bit(specimen: Specimen) -> No
             assert are_same(before, state_of(model, args)), path
             again = replayed(call)
             assert again, (path, number, again.differing)
+            assert str(call).startswith(f"Call {number} of {path or '.'} (")
             compared += len(again.compared)
     assert compared or not specimen.backward
 
