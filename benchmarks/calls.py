@@ -136,7 +136,7 @@ def in_bfloat16() -> tt.Call:
 
 def dropped() -> nn.Module:
     """What writes in place, and draws."""
-    return nn.Sequential(nn.Linear(8, 8), nn.ReLU(inplace=True), nn.Dropout(0.5, inplace=True))
+    return nn.Sequential(nn.Linear(8, 8), nn.ReLU(inplace=True), nn.Dropout(0.5))
 
 
 NAMED: dict[str, Callable[[], tt.Call]] = {

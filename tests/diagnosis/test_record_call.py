@@ -170,6 +170,16 @@ def test_without_gradients_the_forward_is_held() -> None:
         assert not call.output.is_inference()
 
 
+def test_a_backward_that_raises_leaves_the_forward() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Dropout(0.5, inplace=True))
+    x = torch.ones(1, 2)
+    call = tt.record_call(model, ".", x)
+    assert any("the backward raised" in note for note in call.notes)
+    assert replayed(call)
+    with pytest.raises(RuntimeError, match="inplace"):
+        tt.record_call(model, ".", x, loss=torch.sum)
+
+
 class Counts(nn.Module):
     """Keeps what it saw in attributes."""
 
