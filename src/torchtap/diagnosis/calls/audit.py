@@ -19,7 +19,7 @@ from torchtap.core.preserved import set_mode
 from torchtap.diagnosis.calls.audit_reasons import Verdict, verdict_on
 from torchtap.diagnosis.calls.capture import Capture, Captured
 from torchtap.diagnosis.calls.copies import Arguments, copied_module
-from torchtap.diagnosis.calls.record_call import attributes_kept
+from torchtap.diagnosis.calls.record_call import attributes_kept, refuse_sharded
 from torchtap.diagnosis.calls.standalone.again import arguments_by_name, run_again, tensors_in
 from torchtap.diagnosis.calls.wide_arithmetic import Wide, widened
 from torchtap.hooks.uncompiled import uncompiled
@@ -92,6 +92,7 @@ def audit(
 
     Raises:
         InputError: one of ``dtypes`` is no floating dtype.
+        CaptureError: the model is sharded over ranks.
 
     Example:
         >>> import torch, torchtap as tt
@@ -100,6 +101,7 @@ def audit(
         (['.'], True, 'none')
     """
     require("tt.audit", model)
+    refuse_sharded(model)
     casts = {_name_of(one): _dtype_of(one) for one in dtypes}
     modules, _ = modules_of(model)
     called = {

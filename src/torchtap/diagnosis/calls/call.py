@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from torchtap.core.printed_page import Grid, Line, Listed, Page, Part, Printed
 from torchtap.core.tensors import kind_of
-from torchtap.core.text import plural, size
+from torchtap.core.text import size
 from torchtap.diagnosis.calls.copies import Arguments
 from torchtap.diagnosis.calls.standalone.again import Result, arguments_by_name, tensors_in
 from torchtap.diagnosis.calls.standalone.surroundings import Surroundings
@@ -142,8 +142,3 @@ def show_call(call: Call) -> Page:
 def _first(table: Mapping[str, Tensor]) -> str:
     name, tensor = next(iter(table.items()))
     return f"{name} {kind_of(tensor)}".strip()
-
-
-def num_compared(names: Mapping[str, str]) -> str:
-    """``12 tensors``."""
-    return plural(len(names), "tensor")

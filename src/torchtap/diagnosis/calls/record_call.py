@@ -105,11 +105,20 @@ def _refuse_place(model: nn.Module, modules: Mapping[str, nn.Module], path: str,
             f"{where} is a {type(module).__name__}, which is never called itself. Record a module "
             f"in it."
         )
+    refuse_sharded(model)
+
+
+def refuse_sharded(model: nn.Module) -> None:
+    """Raise if the weights of a model are spread over ranks.
+
+    Raises:
+        CaptureError: they are.
+    """
     sharded = any("FullyShardedDataParallel" in type_names(one) for one in model.modules())
-    if sharded or any(is_distributed(one) for one in modules[""].parameters()):
+    if sharded or any(is_distributed(one) for one in model.parameters()):
         raise CaptureError(
-            f"{name} is sharded over ranks, and a rank that held a call alone would hold a part of "
-            f"its weights. Record the call on a copy that is not sharded."
+            f"{type(model).__name__} is sharded over ranks, and a rank alone has a part of its "
+            f"weights. Take a copy that is not sharded."
         )
 
 
