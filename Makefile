@@ -49,6 +49,7 @@ benchmark: $(VENV)/.test
 	$(BIN)/python benchmarks/errors.py
 	$(BIN)/python benchmarks/store.py
 	$(BIN)/python benchmarks/small_values.py
+	$(BIN)/python benchmarks/diagnosis.py
 	$(BIN)/python benchmarks/showing.py
 
 # Runs the fast tests on every pair of tools/versions.py, and writes the table of the README.

@@ -18,7 +18,8 @@ import torch
 import torchtap as tt
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "diagnosis" / "corpus"))
-from differing_models import SITUATIONS, wrong as wrong_comparison
+from differing_models import SITUATIONS, Situation, wrong as wrong_comparison
+from differing_models.strangers import SITUATIONS as STRANGERS
 from faulty_steps import FAULTS, FINE, Planted, wrong as wrong_origin
 from trainings import cases
 from trainings.scoring import Scored, scored
@@ -96,25 +97,29 @@ def faults() -> str:
 
 def differences() -> str:
     """Planted differences, and pairs that do not differ."""
-    planted = [situation for situation in SITUATIONS if situation.paths]
-    equal = [situation for situation in SITUATIONS if not situation.paths]
-    found = {}
-    for situation in SITUATIONS:
-        two = situation.build()
-        torch.manual_seed(0)
-        found[situation.name] = wrong_comparison(
-            situation, tt.compare(two.a, two.b, *two.inputs, map=situation.map)
-        )
-    table = [
-        "| what | situations | right first |",
-        "|---|---|---|",
-        *(
-            f"| {what} | {len(some)} | {share(sum(not found[s.name] for s in some), len(some))} |"
-            for what, some in (("one planted difference", planted), ("nothing differs", equal))
-        ),
-    ]
+    found = {each.name: _compared(each) for each in (*SITUATIONS, *STRANGERS)}
+    groups = {
+        "one planted difference": [s for s in SITUATIONS if s.paths],
+        "nothing differs": [s for s in SITUATIONS if not s.paths],
+        "one difference, tiny models of transformers": [s for s in STRANGERS if s.paths],
+        "nothing differs, tiny models of transformers": [s for s in STRANGERS if not s.paths],
+    }
+    table = ["| what | situations | right first |", "|---|---|---|"]
+    for what, some in groups.items():
+        right = sum(not found[each.name] for each in some)
+        table.append(f"| {what} | {len(some)} | {share(right, len(some))} |")
     lines = [f"- {name}: {'; '.join(why)}" for name, why in found.items() if why]
     return "\n".join(table) + "\n\n" + "\n".join(lines)
+
+
+def _compared(situation: Situation) -> list[str]:
+    two = situation.build()
+    torch.manual_seed(0)
+    try:
+        comparison = tt.compare(two.a, two.b, *two.inputs, map=situation.map)
+    except tt.TorchtapError as error:
+        return [f"raised {type(error).__name__}"]
+    return wrong_comparison(situation, comparison)
 
 
 PARTS: dict[str, Callable[[], str]] = {

@@ -32,6 +32,7 @@ MOST_METHODS = 18
 ENTRANCES = {"__init__", "__main__"}
 """Files at the top that only lead into the rooms: the lazy face, and ``python -m torchtap``."""
 OF_OTHERS = {
+    "_apply",
     "_version",
     "_base",
     "_buffers",

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     )
     from torchtap.core.record import Key as Key, Record as Record, Sink as Sink
     from torchtap.core.site import Pattern as Pattern, Site as Site
+    from torchtap.diagnosis.calls.audit import audit as audit
     from torchtap.diagnosis.calls.call import Call as Call
     from torchtap.diagnosis.calls.record_call import record_call as record_call
     from torchtap.diagnosis.calls.replay import replay as replay
@@ -130,6 +131,7 @@ _HOMES = {
     "Watch": "capture.watch",
     "advise_offload": "saved.advise",
     "attribute": "explain.attribute",
+    "audit": "diagnosis.calls.audit",
     "cam": "explain.cam",
     "codecs": "saved.codecs",
     "diagnose": "runs.rules.diagnose",

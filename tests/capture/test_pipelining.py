@@ -33,7 +33,10 @@ def test_a_run_knows_its_stage_and_the_number_of_microbatches(where: str, to: An
             schedule.step(torch.ones(8, 2), target=torch.zeros(8, 2))
             w.step()
     assert (before.stages, before.num_stages, before.num_microbatches) == ((), 1, 1)
-    expected = dataclasses.replace(before, stages=(0,), num_stages=1, num_microbatches=4)
+    tapped = [path for path in ("", "0", "1") if where[0] in ("*", path)]
+    expected = dataclasses.replace(
+        before, stages=(0,), num_stages=1, num_microbatches=4, order=tuple(tapped)
+    )
     assert w.run.meta == expected
     [site] = [site for site in w.run.sites if site.path != ""][:1]
     assert w.run.stats(site, step=0).num_tensors == 4  # Learning shapes is of phase eval.

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import copy
-import random
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
+from untouched import are_same, state_of
 
 import torchtap as tt
 from torchtap.core.modules import modules_of
@@ -19,33 +18,6 @@ from torchtap.diagnosis.calls.replay import replayed
 from torchtap.testing import Specimen, zoo
 
 ZOO = [one for one in zoo() if one.raises is None]
-
-
-def state_of(model: nn.Module, args: Any) -> list[Any]:
-    """Copies of all that a recording might change."""
-    tensors = [*model.parameters(), *model.buffers(), *(x for x in args if isinstance(x, Tensor))]
-    return [
-        [one.detach().clone() for one in tensors if one.layout is torch.strided],
-        [one._version for one in model.parameters()],
-        [one.grad for one in model.parameters()],
-        [one.training for one in model.modules()],
-        [len(one._forward_hooks) + len(one._forward_pre_hooks) for one in model.modules()],
-        torch.get_rng_state(),
-        random.getstate(),
-        np.random.get_state(legacy=True),
-        torch.is_grad_enabled(),
-        torch.get_num_threads(),
-    ]
-
-
-def are_same(one: Any, two: Any) -> bool:
-    if isinstance(one, Tensor):
-        return torch.equal(one.nan_to_num(), two.nan_to_num())
-    if isinstance(one, list | tuple):
-        return len(one) == len(two) and all(map(are_same, one, two))
-    if isinstance(one, np.ndarray):
-        return bool((one == two).all())
-    return bool(one == two)
 
 
 @pytest.mark.parametrize("specimen", ZOO, ids=str)
@@ -64,6 +36,7 @@ def test_every_module_of_the_zoo_runs_again_to_the_bit(specimen: Specimen) -> No
             assert are_same(before, state_of(model, args)), path
             again = replayed(call)
             assert again, (path, number, again.differing)
+            assert str(call).startswith(f"Call {number} of {path or '.'} (")
             compared += len(again.compared)
     assert compared or not specimen.backward
 
@@ -195,6 +168,16 @@ def test_without_gradients_the_forward_is_held() -> None:
         assert not call.result.parameters
         assert replayed(call)
         assert not call.output.is_inference()
+
+
+def test_a_backward_that_raises_leaves_the_forward() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Dropout(0.5, inplace=True))
+    x = torch.ones(1, 2)
+    call = tt.record_call(model, ".", x)
+    assert any("the backward raised" in note for note in call.notes)
+    assert replayed(call)
+    with pytest.raises(RuntimeError, match="inplace"):
+        tt.record_call(model, ".", x, loss=torch.sum)
 
 
 class Counts(nn.Module):

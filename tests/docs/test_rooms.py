@@ -107,3 +107,56 @@ def test_the_files_that_the_pages_of_rooms_name_are_there() -> None:
         roots = (SOURCE, SOURCE.parents[1])
         gone = [n for n in named - inside if not any((root / n).exists() for root in roots)]
         assert not gone, page
+
+
+def test_the_design_lists_each_module_that_has_state() -> None:
+    page = (SOURCE.parent.parent / "docs" / "design.md").read_text()
+    table = page.partition("## State of the process")[2].partition("\n## ")[0]
+    found = {
+        path.relative_to(SOURCE).as_posix()
+        for path in SOURCE.rglob("*.py")
+        if any(module_state(ast.parse(path.read_text())))
+    }
+    assert len(found) > 10
+    assert not {file for file in found if f"`{file}`" not in table}
+
+
+def test_state_of_a_module_is_found() -> None:
+    source = """
+LIMIT = 3
+_weak = weakref.WeakSet()
+_known: dict[str, int] = {}
+_count = 0
+def step():
+    global _count
+    _count += 1
+"""
+    assert set(module_state(ast.parse(source))) == {"_weak", "_known", "_count"}
+
+
+_MAKES_STATE = ("WeakSet", "WeakKeyDictionary", "WeakValueDictionary", "ContextVar", "count")
+
+
+def module_state(tree: ast.Module) -> Iterator[str]:
+    """Names of a module that change: what functions rebind, collections that begin empty."""
+    rebound = {
+        name for node in ast.walk(tree) if isinstance(node, ast.Global) for name in node.names
+    }
+    for node in tree.body:
+        if isinstance(node, ast.Assign):
+            target: ast.expr = node.targets[0]
+        elif isinstance(node, ast.AnnAssign) and node.value is not None:
+            target = node.target
+        else:
+            continue
+        if isinstance(target, ast.Name) and (target.id in rebound or _begins_empty(node.value)):
+            yield target.id
+
+
+def _begins_empty(value: ast.expr | None) -> bool:
+    if isinstance(value, ast.Call):
+        made = ast.unparse(value.func).rpartition(".")[2]
+        return made in _MAKES_STATE or (made in ("set", "list", "dict") and not value.args)
+    return (isinstance(value, ast.Dict) and not value.keys) or (
+        isinstance(value, ast.List) and not value.elts
+    )

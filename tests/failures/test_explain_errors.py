@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 import torchtap as tt
 from torchtap.core.errors import InputError
-from torchtap.failures import explain_errors as door
+from torchtap.failures import added_notes
 from torchtap.failures.added_notes import HEAD
 
 
@@ -71,11 +71,11 @@ def test_type_message_and_traceback_stay_and_a_note_is_added() -> None:
 def test_without_an_error_nothing_is_done() -> None:
     net = nn.Linear(4, 3)
     before = copy.deepcopy(vars(net)["_forward_hooks"]), torch.get_rng_state()
-    with tt.explain_errors(net) as nothing:
+    with tt.explain_errors(net) as added:
         assert not torch.is_inference_mode_enabled()
         hooks = vars(net)["_forward_hooks"]
         assert not hooks
-    assert nothing is None
+    assert added == []
     assert torch.equal(before[1], torch.get_rng_state())
 
 
@@ -318,7 +318,7 @@ def test_a_fault_of_ours_is_said_and_hides_nothing(monkeypatch: pytest.MonkeyPat
     def broken(*_: object) -> None:
         raise ZeroDivisionError("broken")
 
-    monkeypatch.setattr(door, "note_of", broken)
+    monkeypatch.setattr(added_notes, "note_of", broken)
     error = raised(run_net)
     assert "mat1 and mat2" in str(error)
     (note,) = notes(error)

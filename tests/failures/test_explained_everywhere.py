@@ -88,7 +88,7 @@ def test_everywhere_what_nothing_catches_is_explained(tmp_path: Path) -> None:
     plain = python(NET + raising, folder=tmp_path)
     explained = python(NET + on + raising, folder=tmp_path)
     assert "torchtap" not in plain
-    assert explained.index("RuntimeError: mat1 and mat2") < explained.index(SAID)
+    assert explained.index("mat1 and mat2") < explained.index(SAID)
     assert SAID not in python(
         NET + on + "handle.close()\nhandle.close()\n" + raising, folder=tmp_path
     )

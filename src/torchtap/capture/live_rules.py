@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -14,8 +15,9 @@ from torchtap.runs.run import Run
 
 _FIRST = 8
 _GROWTH = 1.25
-"""A check reads all steps, so the next comes when there are a quarter more: the price of all checks
-is that of a few."""
+"""A check reads all steps, so the next comes when there are a quarter more."""
+_PAUSE = 20.0
+"""Time between two checks over that of the last: all of them take a twentieth of a training."""
 
 
 class LiveRules:
@@ -34,14 +36,20 @@ class LiveRules:
         self._run = run
         self._rules = rules
         self._num_steps, self._next = 0, _FIRST
+        self._not_before = 0.0
         self._alarms: dict[tuple[str, str], Finding] = {}
 
     def after_step(self, step: int) -> None:
         """A step was closed: check where it is time."""
         self._num_steps += 1
-        if self._num_steps >= self._next:
+        began = time.perf_counter()
+        if self._num_steps >= self._next and began >= self._not_before:
             self._next = int(self._num_steps * _GROWTH) + 1
-            self.check()
+            try:
+                self.check()
+            finally:
+                ended = time.perf_counter()
+                self._not_before = ended + _PAUSE * (ended - began)
 
     def check(self) -> None:
         """Ask all rules, keep what they find, and warn of alarms that are new."""

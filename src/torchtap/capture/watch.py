@@ -23,7 +23,7 @@ from torchtap.capture.watch_engine import WatchEngine
 from torchtap.capture.watch_source import WatchSource
 from torchtap.capture.watched_calls import WatchOptions
 from torchtap.core.absence import Absences
-from torchtap.core.closable import Closable
+from torchtap.core.closable import Closable, is_open
 from torchtap.core.distributed import own_rank, ranks_of_one_batch
 from torchtap.core.doors import require
 from torchtap.core.errors import CaptureError, InputError
@@ -437,13 +437,15 @@ _made: weakref.WeakSet[Watch] = weakref.WeakSet()
 def watches_of(model: nn.Module) -> list[Watch]:
     """Return the watches of a model that are open."""
     root = unwrapped(model)
-    return [one for one in list(_made) if one._is_open and one._model() is root]
+    return [one for one in list(_made) if is_open(one) and one._model() is root]
 
 
-def newest_numbers(watch: Watch) -> dict[str, Any]:
-    """Return what was logged in the last step in which anything was, by name; tensors as such."""
-    newest = watch._scalars.newest
-    return {} if newest is None else dict(watch._scalars.at(newest))
+def numbers_of(watch: Watch, *, num_back: int) -> dict[str, Any]:
+    """Return what was logged in the running step and some before, by name; tensors as such."""
+    found: dict[str, Any] = {}
+    for step in range(watch.current_step - num_back, watch.current_step + 1):
+        found.update(watch._scalars.at(step))
+    return found
 
 
 def note_of_step(watch: Watch, labels: dict[str, Any]) -> None:

@@ -77,6 +77,11 @@ _WHERE = "*:output,grad_output,param,param_grad,update"
     is_flag=True,
     help="Exit with 3 where SCRIPT ends well and nothing was recorded, or the watching failed.",
 )
+@click.option(
+    "--guard",
+    is_flag=True,
+    help="End the training at the first NaN or Inf, say which operation made it, and exit with 1.",
+)
 @click.argument("script")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def run(
@@ -90,6 +95,7 @@ def run(
     step_every: int | None,
     explain: bool,
     strict: bool,
+    guard: bool,
     script: str,
     args: tuple[str, ...],
 ) -> Launch:
@@ -128,4 +134,5 @@ def run(
         to=goes_to,
         explain=explain,
         strict=strict,
+        guard=guard,
     )

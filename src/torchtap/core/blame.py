@@ -24,7 +24,7 @@ _DOORS = frozenset(
     {
         ("cli/batch.py", "Batch.run"),
         ("cli/data.py", "load_data"),
-        ("cli/loss.py", "_called"),
+        ("cli/loss_option.py", "_called"),
         ("cli/model.py", "_call"),
         ("cli/model.py", "_import_file"),
         ("cli/model.py", "_import_name"),

@@ -57,3 +57,8 @@ class Closable(ABC):
 def abandon(handle: Closable) -> None:
     """Close a handle and raise nothing: another exception is on its way."""
     handle._close(raising=False)
+
+
+def is_open(handle: Closable) -> bool:
+    """Return whether a handle is on still."""
+    return handle._is_open

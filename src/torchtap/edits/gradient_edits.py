@@ -96,6 +96,8 @@ class GradientEdit:
         new = self._change(part)
         if new is None or new is part:
             return None
+        # A copy, since other branches may hold the same buffer; in the strides of the base, in
+        # which the geometry counts.
         changed = torch.empty_strided(
             geometry.base_size, geometry.base_stride, dtype=whole.dtype, device=whole.device
         ).copy_(whole)
@@ -108,6 +110,7 @@ class GradientEdit:
             return None
         if is_batched(gradient):
             raise self._cannot(BATCHED)
+        # The node of the view and the CopySlices that took it over brought a part each.
         if self.is_split and self._task == current_task():
             raise self._cannot(_TWO_PARTS)
         self._task = current_task()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ from torchtap.explain.target_site import value_at
 from torchtap.hooks.guards import HookGuards
 from torchtap.hooks.uncompiled import uncompiled
 
-_NO_INPUTS: Mapping[str, Tensor] = {}
+_NO_INPUTS: Mapping[str, Tensor] = MappingProxyType({})
 _INFERENCE = (
     "Tensors of this model were made under torch.inference_mode, so no gradient goes through them. "
     "Make the model outside of it, or explain copy.deepcopy(model), made outside of it, whose "

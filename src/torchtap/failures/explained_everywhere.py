@@ -111,7 +111,7 @@ def _nothing() -> None:
 
 
 _of_shells: dict[int, ExplainedEverywhere] = {}
-"""What ``%load_ext torchtap`` turned on, by the id of the shell."""
+"""Id of a shell -> handle of the explaining that ``%load_ext torchtap`` turned on there."""
 
 
 def enter_shell(shell: Any) -> None:

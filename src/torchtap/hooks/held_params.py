@@ -16,7 +16,7 @@ class Holder(Protocol):
 
 
 holders: weakref.WeakSet[Holder] = weakref.WeakSet()
-"""Those that are open."""
+"""Freezes that are open."""
 
 
 def is_held(param: Tensor) -> bool:

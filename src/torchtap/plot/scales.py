@@ -25,7 +25,7 @@ Kind = Literal["linear", "log", "log and zero", "signed log"]
 _WIDE = 100.0
 """From this ratio of the largest to the least magnitude on, an axis is logarithmic."""
 _WIDE_SIGNED = 1000.0
-"""That ratio for values of both signs, by the largest and the middle magnitude."""
+"""From this ratio on, of the largest to the middle magnitude, values of both signs are."""
 _MOST_DECADES = 30
 
 

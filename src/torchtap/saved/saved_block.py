@@ -107,6 +107,7 @@ class SavedBlock:
         """Begin to copy the elements to a tier; returns what to wait for, if anything."""
         layout = self.layout
         self.handle, self.stored_nbytes, ticket = tier.put(flat(self.alias, layout), layout)
+        # Last: of a block whose put() raised the finaliser has nothing to drop.
         self.tier = tier
         return ticket
 

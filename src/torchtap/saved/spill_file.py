@@ -225,6 +225,7 @@ def _anonymous(folder: Path) -> int:
         try:
             return os.open(folder, flags | os.O_RDWR | os.O_CLOEXEC, 0o600)
         except OSError as error:
+            # The file system, or the kernel (EISDIR: open(2)), knows no files without a name.
             if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
                 raise
     file, name = tempfile.mkstemp(dir=folder, prefix=".torchtap-")

@@ -142,6 +142,7 @@ def flat(tensor: Tensor, layout: TensorLayout) -> Tensor:
     """
     if layout.is_plain:
         return tensor
+    # Takes the flag off again: the bytes are moved as they lie.
     if layout.is_conj:
         tensor = tensor.conj()
     if layout.is_neg:

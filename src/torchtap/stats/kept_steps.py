@@ -99,6 +99,8 @@ class RecentSteps:
                 if counted is not None:
                     self._totals.remove(int(part.places[old]), counted)
             if dropped.any():
+                # The histograms of many sites are one array: it stays, and the place names no site
+                # any more.
                 others = np.where(dropped, _NO_SITE, part.places)
                 parts[number] = StepHistograms(others, part.histograms)
 

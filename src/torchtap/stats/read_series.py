@@ -69,6 +69,7 @@ def window(series: Series, site: Site, steps: Iterable[int]) -> Statistics:
     if not wanted:
         raise SiteError(f"No step of {site} was asked for.")
     if not chosen:
+        # It raises, and says which steps there are.
         at(series, site, min(wanted))
     if len(chosen) == len(wanted) == 1:
         return at(series, site, chosen[0])

@@ -137,6 +137,8 @@ class Series:
         if all(map(self.is_kept, chosen)):
             parts = (self.histogram(step, place) for step in chosen)
             return HISTOGRAMS.merge([_EMPTY, *(one for one in parts if one is not None)])
+        # Counts can be taken out again: a window that begins before what is kept is all of it
+        # without the other steps.
         others = [step for step in own if step not in steps]
         whole = self.total(place)
         if whole is None or not all(map(self.is_kept, others)):

@@ -85,6 +85,7 @@ class Stepping:
         destination: gives the sinks of each model; by default ``tt.Stats``.
         ended: called after each step.
         faulty: called with what went wrong, at once: a training may take days.
+        found: called with each model that is watched, and with a wrapper that compiles it.
 
     Attributes:
         models: that are watched.
@@ -100,7 +101,9 @@ class Stepping:
         destination: Destination | None = None,
         ended: Callable[[], None] = lambda: None,
         faulty: Callable[[str], None] = lambda _: None,
+        found: Callable[[nn.Module], object] = lambda _: None,
     ) -> None:
+        self._found = found
         self._where = list(where)
         self._every = every
         self._destination: Destination = Measured() if destination is None else destination
@@ -203,6 +206,7 @@ class Stepping:
             self._guard.note(error)
             return None
         self._hooks.hear_of_steps_last()
+        self._found(root)
         return opened
 
     def _first_forward(self, module: nn.Module, args: Any) -> None:
@@ -244,6 +248,7 @@ class Stepping:
             watched = [] if model is None else [model]
         for model in watched:
             model.listen_at(wrapper)
+            self._found(wrapper)
 
     # ------------------------------------------------------------------ steps
 

@@ -18,6 +18,7 @@ from torchtap.cli.script.as_main import run_as_main
 from torchtap.cli.script.described import why_empty
 from torchtap.cli.script.files import ScriptFiles
 from torchtap.cli.script.folders import FolderSettings, ScriptFolders
+from torchtap.cli.script.guarding import Guarding
 from torchtap.core.after_import import after_import
 from torchtap.core.blame import is_own_fault, own_fault
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 _PACKAGE = str(Path(__file__).parents[2]) + os.sep
 _RETRY_SECONDS, _MOST_RETRIES = 0.01, 200
+FOUND = 1
+"""Exit code with ``--guard`` of a script that had a NaN or Inf and ended well all the same."""
 UNRECORDED = 3
 """Exit code with ``--strict`` of a script that ended well and of which nothing was recorded, or
 whose watching failed."""
@@ -44,6 +47,7 @@ class Launch:
         to: the file of the run, or what is written into a folder.
         explain: add a note to what PyTorch raises.
         strict: end with :data:`UNRECORDED` where there would be nothing to look at.
+        guard: end the training at the first NaN or Inf, say where it was made, and exit with 1.
     """
 
     script: str
@@ -54,6 +58,7 @@ class Launch:
     to: Path | FolderSettings
     explain: bool = False
     strict: bool = False
+    guard: bool = False
 
     def start(self) -> None:
         """Run the script.
@@ -66,12 +71,14 @@ class Launch:
         try:
             run_as_main(self.script, self.args, explain=self.explain)
         except SystemExit as end:
-            if end.code or not self.strict:
+            if end.code or not (self.strict or watching.has_found):
                 watching.note_end(end)
                 raise
         except BaseException as error:
             watching.note_end(error)
             raise
+        if watching.has_found:  # The script went on in spite of it.
+            sys.exit(FOUND)
         if self.strict:
             _wait_for_threads()
             watching.finish()
@@ -95,6 +102,7 @@ class Watching:
         else:
             self._destination = ScriptFolders(launch.to, rank=self._rank)
         self._stepping: Stepping | None = None
+        self._guarding = Guarding()
         self._failure = ""
         self._how_ended = ""
         self._has_finished = self._has_ended = False
@@ -126,6 +134,7 @@ class Watching:
                 destination=self._destination,
                 ended=self._step_ended,
                 faulty=self._tell_fault,
+                found=self._guarding.found if launch.guard else lambda _: None,
             )
             self._stepping.attach()
         except Exception as error:  # noqa: BLE001 - told now and at the end; the script goes on
@@ -155,6 +164,7 @@ class Watching:
         self._has_finished = True
         if self._stepping is not None:
             try:
+                self._guarding.close()
                 self._stepping.detach()
                 self._destination.save(self._stepping.models)
             except Exception as error:  # noqa: BLE001 - told in the line at the end
@@ -166,12 +176,19 @@ class Watching:
             return
         self._has_ended = True
         self.finish()
+        if (origin := self._guarding.origin) is not None and not self._rank:
+            _say(origin.text)
         if not self._rank:
             _say(self._summary())
         elif not self.is_sound:  # The first rank knows nothing of it.
             _say(f"rank {self._rank}: {self._summary()}")
         if self._signal:
             os.kill(self._process, self._signal)
+
+    @property
+    def has_found(self) -> bool:
+        """Return whether a guard found something that is not finite."""
+        return self._guarding.origin is not None
 
     @property
     def is_sound(self) -> bool:

@@ -105,11 +105,20 @@ def _refuse_place(model: nn.Module, modules: Mapping[str, nn.Module], path: str,
             f"{where} is a {type(module).__name__}, which is never called itself. Record a module "
             f"in it."
         )
+    refuse_sharded(model)
+
+
+def refuse_sharded(model: nn.Module) -> None:
+    """Raise if the weights of a model are spread over ranks.
+
+    Raises:
+        CaptureError: they are.
+    """
     sharded = any("FullyShardedDataParallel" in type_names(one) for one in model.modules())
-    if sharded or any(is_distributed(one) for one in modules[""].parameters()):
+    if sharded or any(is_distributed(one) for one in model.parameters()):
         raise CaptureError(
-            f"{name} is sharded over ranks, and a rank that held a call alone would hold a part of "
-            f"its weights. Record the call on a copy that is not sharded."
+            f"{type(model).__name__} is sharded over ranks, and a rank alone has a part of its "
+            f"weights. Take a copy that is not sharded."
         )
 
 
@@ -130,6 +139,7 @@ def _run(
             _, loss = trial.forward()
             if loss is not None:
                 notes += _backward(loss, is_default=trial.loss is None)
+                gradients.is_whole = not notes
         finally:
             gradients.release()
     captured = capture.calls.get((path, call))
@@ -151,7 +161,7 @@ def _backward(loss: Tensor, *, is_default: bool) -> list[str]:
         if not is_default:
             raise
         first = str(error).partition("\n")[0]
-        return [f"the backward raised, and there are no gradients beyond: {first}"]
+        return [f"the backward raised, so there are no gradients: {first}"]
     return []
 
 

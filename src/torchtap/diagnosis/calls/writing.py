@@ -13,6 +13,7 @@ from torch import Tensor
 from torchtap.core.errors import InputError
 from torchtap.diagnosis.calls.call import Call
 from torchtap.diagnosis.calls.flat_tensors import FlatTensors
+from torchtap.diagnosis.calls.node_kinds import WRITERS
 from torchtap.diagnosis.calls.nodes import Nodes, as_json
 from torchtap.diagnosis.calls.standalone.again import Result, tensors_in
 from torchtap.diagnosis.calls.standalone.reading import FORMAT, UnreadableError, read_call
@@ -39,7 +40,7 @@ def written(call: Call) -> tuple[str, dict[str, Tensor]]:
     """
     flat = FlatTensors()
     flat.note(_every_tensor(call))
-    nodes = Nodes(flat)
+    nodes = Nodes(flat, WRITERS)
     where = call.path or "."
     found: dict[str, Any] = {
         "format": FORMAT,

@@ -69,8 +69,8 @@ def _may_be_one(one: Call, two: Call) -> bool:
     """Return whether calls of one path are of one module: an index may have shifted."""
     if not one.path or one.traits.type == two.traits.type:
         return True
-    if one.traits.sizes or two.traits.sizes:
-        return one.traits.sizes == two.traits.sizes
+    if one.traits.sizes and one.traits.sizes == two.traits.sizes:
+        return True
     is_index = one.path.rpartition(".")[2].isdecimal()
     return one.is_leaf and two.is_leaf and one.sizes == two.sizes and not is_index
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from torchtap.diagnosis.comparison.alignment import Pair
+from torchtap.diagnosis.comparison.distance import distance, numel_of
 from torchtap.diagnosis.comparison.run_rows import Compared
 from torchtap.diagnosis.comparison.step_calls import Call
 
@@ -38,53 +40,89 @@ def between(one: Compared, found: Sequence[Compared], alone: Alone) -> tuple[str
         the cause, and a sentence.
     """
     assert one.pair is not None
-    name = one.row.name
-    missing = _missing(one.pair, alone)
-    if missing is not None:
-        call, is_reference = missing
-        side = "reference" if is_reference else "candidate"
-        text = (
-            f"{call.name} ({call.traits.type}) runs only in the {side}, inside {name}; all other "
-            f"calls in there agree when they are given the same."
-        )
-        return "missing", text
+    name, pair = one.row.name, one.pair
     inner = [
         other
         for other in found
-        if other.pair is not None
-        and other.row.port == "output"
-        and one.pair.one.holds(other.pair.one)
+        if other.pair is not None and other.row.port == "output" and pair.one.holds(other.pair.one)
     ]
+    child = _departing(inner)
+    missing = _missing(pair, alone, inner, child)
+    if missing is not None:
+        call, side = missing
+        return "missing", (
+            f"{call.name} ({call.traits.type}) runs only in the {side}, inside {name}; all other "
+            f"calls in there agree when they are given the same."
+        )
     crossing = _crossing([other.pair for other in inner if other.pair is not None])
     if crossing is not None:
         first, second = crossing
-        text = (
+        return "order", (
             f"Inside {name} the reference calls {first} before {second}, and the candidate "
             f"{second} before {first}."
         )
-        return "order", text
-    child = _departing(inner)
-    where = f"seen first at the input of {child.row.name}" if child else "after the last of them"
     if not inner:
-        return "computation", f"{name} computes something else{_types(one.pair)}."
-    text = (
+        return "computation", f"{name} computes something else{_types(pair)}."
+    where = f"seen first at the input of {child.row.name}" if child else "after the last of them"
+    return "computation", (
         f"The calls inside {name} agree when they are given the same, so what stands between them "
         f"differs, {where}."
     )
-    return "computation", text
 
 
-def _missing(pair: Pair, alone: Alone) -> tuple[Call, bool] | None:
-    """The first call without a partner inside a pair, leaves before what only wraps others."""
-    found = [(call, True) for call in alone.ones if pair.one.holds(call)]
-    found += [(call, False) for call in alone.twos if pair.two.holds(call)]
-    leaves = [each for each in found if each[0].is_leaf]
-    if not leaves:
-        return None
-    leaf, is_reference = min(leaves, key=lambda each: each[0].place)
-    calls = [call for call, side in found if side is is_reference]
-    around = [call for call in calls if call.holds(leaf) and _is_whole(call, calls)]
-    return max(around, key=lambda call: call.place, default=leaf), is_reference
+def _missing(
+    pair: Pair, alone: Alone, inner: Sequence[Compared], child: Compared | None
+) -> tuple[Call, str] | None:
+    """The call of one side alone that stands where the values depart, and the side.
+
+    One that hands its input on is not missed, and neither are calls whose parameters together are
+    those of calls that only the other side has, as where three weights are one.
+    """
+    sides = [
+        [call for call in calls if call.is_leaf and whole.holds(call) and not _is_idle(call)]
+        for calls, whole in ((alone.ones, pair.one), (alone.twos, pair.two))
+    ]
+    sizes = [sum(sum(call.traits.sizes) for call in side) for side in sides]
+    if sizes[0] == sizes[1]:
+        sides = [[call for call in side if not call.traits.sizes] for side in sides]
+    for place, (side, calls) in enumerate(zip(sides, (alone.ones, alone.twos), strict=True)):
+        paired = [_of_side(other, place) for other in inner]
+        until = None if child is None else _of_side(child, place)
+        leaves = [call for call in side if _is_just_before(call, until, paired)]
+        if leaves:
+            around = [call for call in calls if call.holds(leaves[0]) and _is_whole(call, calls)]
+            whole = max(around, key=lambda call: call.place, default=leaves[0])
+            return whole, ("reference", "candidate")[place]
+    return None
+
+
+def _of_side(one: Compared, place: int) -> Call:
+    assert one.pair is not None
+    return (one.pair.one, one.pair.two)[place]
+
+
+def _is_just_before(call: Call, until: Call | None, paired: Sequence[Call]) -> bool:
+    """Return whether no call that both sides have begins between a call and the one that departs.
+
+    Where inputs were not recorded nothing departs, and any call will do.
+    """
+    if until is None and any(one.start is None for one in paired):
+        return True
+    end = math.inf if until is None else _begin(until)
+    between = [one for one in paired if one is not until and call.place < _begin(one) < end]
+    return call.place < end and not between
+
+
+def _begin(call: Call) -> float:
+    return call.place if call.start is None else call.start
+
+
+def _is_idle(call: Call) -> bool:
+    """Return whether a call hands its input on."""
+    given, made = call.port("input"), call.port("output")
+    if not given or len(given) != len(made) or sum(numel_of(given)) != sum(numel_of(made)):
+        return False
+    return distance(given, made).error == 0
 
 
 def _is_whole(call: Call, alone: Sequence[Call]) -> bool:
@@ -104,19 +142,13 @@ def _crossing(pairs: Sequence[Pair]) -> tuple[str, str] | None:
 def _departing(inner: Sequence[Compared]) -> Compared | None:
     """The first call whose input departs by more than all outputs before it."""
     worst = 0.0
-    for other in sorted(inner, key=_start):
+    for other in sorted(inner, key=lambda each: _begin(_of_side(each, 0))):
         row = other.row
         if row.inherited > _TIMES * row.tolerance and row.inherited > 4 * worst:
             return other
         if other.pair is not None and other.pair.one.is_leaf:
             worst = max(worst, row.total)
     return None
-
-
-def _start(one: Compared) -> float:
-    assert one.pair is not None
-    call = one.pair.one
-    return call.place if call.start is None else call.start
 
 
 def _types(pair: Pair) -> str:

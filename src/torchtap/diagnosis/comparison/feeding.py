@@ -12,12 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtap.core.rebuild import replace_arguments
 from torchtap.diagnosis.calls.capture import Captured
 from torchtap.diagnosis.calls.feed import feed
 from torchtap.diagnosis.calls.standalone.again import Result, tensors_in
 from torchtap.diagnosis.comparison.distance import Distance, Values, distance
-from torchtap.diagnosis.comparison.given_inputs import given_inputs
+from torchtap.diagnosis.comparison.given_inputs import changed_tensors, given_inputs
 from torchtap.diagnosis.comparison.parameter_pairs import ParameterPair
 
 REFUSED = (
@@ -57,6 +56,7 @@ class Feeder:
 
     Attributes:
         module: of the candidate.
+        reference: the module that stands for it.
         one: the call of the reference.
         two: the call of the candidate.
         params: whose parameters are whose.
@@ -64,6 +64,7 @@ class Feeder:
     """
 
     module: nn.Module
+    reference: nn.Module
     one: Captured
     two: Captured
     params: Sequence[ParameterPair]
@@ -91,7 +92,7 @@ class Feeder:
         if given is None:
             return None
         at = {} if arriving is None else self._at_outputs(arriving)
-        with self._weights(lent):
+        with self._weights(lent), self._generators(lent):
             try:
                 return feed(self.module, given, at)
             except REFUSED:
@@ -103,7 +104,7 @@ class Feeder:
         if arguments is None:
             return None
         if lent.rounded:
-            arguments = replace_arguments(*arguments, lambda _, one: rounded(one, lent.rounded))
+            arguments = changed_tensors(arguments, lambda one: rounded(one, lent.rounded))
         around = dict(self.two.around)
         if lent.random:
             around["random"] = self.one.around["random"]
@@ -129,7 +130,7 @@ class Feeder:
                 (one for one in left if self._named(one) == name), None
             )  # fmt: skip
             if other is not None and left[other].shape == own.shape:
-                found[name] = left.pop(other).to(own.dtype)
+                found[name] = left.pop(other)
         return found
 
     def _named(self, name: str) -> str:
@@ -164,6 +165,31 @@ class Feeder:
             for param, data in before:
                 param.data = data
 
+    @contextlib.contextmanager
+    def _generators(self, lent: Lent) -> Iterator[None]:
+        """Inside, generators that modules hold have the states of those of the reference."""
+        pairs = self._held_generators() if lent.random else []
+        before = [(own, own.get_state()) for _, own in pairs]
+        try:
+            for other, own in pairs:
+                own.set_state(other.get_state())
+            yield
+        finally:
+            for own, state in before:
+                own.set_state(state)
+
+    def _held_generators(self) -> list[tuple[torch.Generator, torch.Generator]]:
+        """Generators of the reference with those of the candidate, by the names of attributes."""
+        modules = dict(self.module.named_modules())
+        found = []
+        for path, module in self.reference.named_modules():
+            other = modules.get(self.homes.get(path, path))
+            for name, value in vars(module).items() if other is not None else ():
+                own = vars(other).get(name)
+                if isinstance(value, torch.Generator) and isinstance(own, torch.Generator):
+                    found.append((value, own))
+        return found
+
     def differing(self) -> list[ParameterPair]:
         """The parameters that have another value than in the reference."""
         return [pair for pair in self.params if not (pair.is_equal or pair.is_transposed)]
@@ -171,7 +197,7 @@ class Feeder:
     def has_other_buffers(self) -> bool:
         """Return whether a buffer had another value when the call began."""
         return any(
-            not torch.equal(value, self.two.buffers[name])
+            not torch.equal(value, self.two.buffers[name].to(value.dtype))
             for name, value in self.lent_buffers().items()
         )
 
@@ -182,7 +208,10 @@ class Feeder:
     def has_other_random(self) -> bool:
         """Return whether the generators had other states when the call began."""
         one, two = (each.around["random"] for each in (self.one, self.two))
-        return not torch.equal(one["torch"], two["torch"]) or one["python"] != two["python"]
+        if not torch.equal(one["torch"], two["torch"]) or one["python"] != two["python"]:
+            return True
+        pairs = self._held_generators()
+        return any(not torch.equal(a.get_state(), b.get_state()) for a, b in pairs)
 
     def has_other_dtypes(self) -> bool:
         """Return whether inputs, outputs or parameters are of another dtype."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -43,6 +44,15 @@ def given_inputs(one: Captured, two: Captured, *, dtypes: bool = False) -> Argum
             if value is not None:
                 memo[id(own)] = _in_form_of(value, own, value.dtype if dtypes else own.dtype)
     args, kwargs = copy.deepcopy(two.arguments, {**_kept(theirs), **memo})
+    return args, kwargs
+
+
+def changed_tensors(arguments: Arguments, change: Callable[[Tensor], Tensor]) -> Arguments:
+    """The arguments with each tensor changed, also those inside of objects, such as caches."""
+    memo: dict[int, Any] = {
+        id(one): change(one) for one in tensors_in(arguments_by_name(*arguments)).values()
+    }
+    args, kwargs = copy.deepcopy(arguments, memo)
     return args, kwargs
 
 

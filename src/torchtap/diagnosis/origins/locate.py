@@ -66,6 +66,10 @@ def locate(model: nn.Module, step: Callable[..., Any], *batch: Any) -> Origin | 
     return None if found is None else replace(complete(found), rows=located.rows(found))
 
 
+def _is_sound(param: Tensor) -> bool:
+    return not badness(param) and (param.grad is None or not badness(param.grad))
+
+
 def complete(origin: Origin) -> Origin:
     """Add what this process knows: its rank, and a hash of the file of the line."""
     rank = own_rank()[0] if num_ranks() else None
@@ -114,6 +118,8 @@ class _Located:
         """Return the samples of the batch that are not finite alone."""
         if found.phase in (PARAMETER, OPTIMIZER):
             return ()
+        # Other trainings of this process may be in ruins.
+        self._before.params = list(filter(_is_sound, self._before.params))
         rows = bad_rows(num_samples(tensors_of(self._batch)), self._is_clean)
         return rows if rows or found.phase != INPUT else found.index[:1]
 

@@ -59,6 +59,7 @@ class Replay:
         memory = self.before.memory
         trace = Trace(self._model, before_write=memory.before_write, made=memory.made)
         outs: list[Tensor] = []
+        in_loss: list[Tensor] = []  # Those to which the loss sent a gradient.
         gradients: list[tuple[int, Tensor]] = []
         with self._put_back(), trace:
             for number, call in enumerate(self.calls):
@@ -70,7 +71,8 @@ class Replay:
                     self._note_loss(trace, call, number, own)
                 gradients += self._backward(call, own)
                 outs += own
-        found = trace.root([one for _, one in gradients]) or trace.root(outs)
+                in_loss += [own[one.place] for one in call.gradients if one.place < len(own)]
+        found = trace.root(in_loss, [one for _, one in gradients], outs)
         return found, _summed(gradients)
 
     def is_clean(self, cut: Cut = whole) -> bool:

@@ -63,6 +63,12 @@ def _rank(one: Finding, rules: set[str], first: int) -> float:
         return _RANKS["lr_high"] + 0.7
     if one.rule == "dead" and one.evidence.get("share", 0) > 0.95 and not is_late:
         return _RANKS["data_scale"] - 0.5
+    if one.rule == "frozen" and not one.evidence.get("has_matrix", True):
+        return _RANKS["steps_too_small"] + 0.5
+    if one.rule == "final_activation" and "mean_square" in one.evidence and "lr_high" in rules:
+        return _RANKS["lr_high"] + 0.5
+    if one.rule == "vanishing" and "steps_too_small" in rules:
+        return _RANKS["steps_too_small"] + 0.5
     if one.rule == "collapsed" and "vanishing" in rules:
         return _RANKS["vanishing"] + 0.5
     if one.rule == "stale_low_precision" and "underflow" in rules:

@@ -109,7 +109,7 @@ def no_zero_grad(view: View, *, tolerance: float = 1e-3) -> Iterator[Finding]:
         if np.mean(later > 10 * tolerance) > 0.7:
             wrong.append(path)
             worst = max(worst, median(later))
-    if wrong and len(wrong) >= 0.5 * checked:
+    if wrong and len(wrong) >= 0.3 * checked:
         yield Finding(
             "no_zero_grad",
             ALARM,

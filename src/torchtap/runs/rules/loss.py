@@ -17,8 +17,9 @@ def loss_rises(
 ) -> Iterator[Finding]:
     """A loss that is climbed.
 
-    Of a cross-entropy it is exact: its gradient is most negative at the true class, and with the
-    sign turned most positive there. Otherwise the three thirds of the run rise, beyond the noise.
+    Exact where an optimizer was told to climb and the loss rises, and of a cross-entropy: its
+    gradient is most negative at the true class, and with the sign turned most positive there.
+    Otherwise the three thirds of the run rise, beyond the noise.
 
     Args:
         view: of the run.
@@ -26,6 +27,44 @@ def loss_rises(
         rise: share by which the last third is above the first.
         noises: standard errors between these thirds.
     """
+    exact = list(_climbs(view, sign, rise))
+    yield from exact
+    if exact or len(view.loss) < 20 or not (view.loss.is_known and view.loss.is_logged):
+        return
+    values, third = view.loss.values, len(view.loss) // 3
+    one, two, three = (
+        values[:third].mean(),
+        values[third : 2 * third].mean(),
+        values[-third:].mean(),
+    )
+    error = view.loss.noise / math.sqrt(third)
+    if three > two > one and three - one > max(noises * error, rise * abs(one)):
+        yield Finding(
+            "loss_rises",
+            ALARM,
+            ".",
+            (view.loss.steps[0], view.loss.steps[-1]),
+            f"the loss rises steadily: {one:.3g}, {two:.3g}, {three:.3g} in the thirds of the run",
+            {"first": one, "second": two, "third": three},
+            "Look at the sign of the loss.",
+        )
+
+
+def _climbs(view: View, sign: float, rise: float) -> Iterator[Finding]:
+    """Yield what has an exact signature: ``maximize=True``, or the gradient of a cross-entropy."""
+    climbing = [group for group in view.meta.optimizers if group.get("maximize")]
+    if climbing and view.loss.fall < -rise:
+        yield Finding(
+            "loss_rises",
+            ALARM,
+            ".",
+            view.span,
+            f"{climbing[0]['optimizer']} has maximize=True, and the loss rises from "
+            f"{view.loss.start:.3g} to {view.loss.end:.3g}",
+            {"first": view.loss.start, "last": view.loss.end, "is_exact": True},
+            "Leave maximize out, or turn the sign of the loss.",
+        )
+        return
     gradient = view.site("", "grad_output")
     top, bottom = median(view.series(gradient, "max")[:5]), median(view.series(gradient, "min")[:5])
     if view.loss.num_classes > 3 and top > sign * abs(bottom) and not view.loss.fall > 0:
@@ -38,28 +77,6 @@ def loss_rises(
             f"cross-entropy",
             {"max": top, "min": bottom, "is_exact": True},
             "Turn the sign of the loss.",
-        )
-        return
-    if len(view.loss) < 20 or not view.loss.is_known or not view.loss.is_logged:
-        return
-    values, third = view.loss.values, len(view.loss) // 3
-    one, two, three = (
-        values[:third].mean(),
-        values[third : 2 * third].mean(),
-        values[-third:].mean(),
-    )
-    error = view.loss.noise / math.sqrt(third)
-    if three > two > one and three - one > max(noises * error, rise * abs(one)):
-        maximizes = any(group.get("maximize") for group in view.meta.optimizers)
-        yield Finding(
-            "loss_rises",
-            ALARM,
-            ".",
-            (view.loss.steps[0], view.loss.steps[-1]),
-            f"the loss rises steadily: {one:.3g}, {two:.3g}, {three:.3g} in the thirds of the run"
-            + (", and the optimizer has maximize=True" if maximizes else ""),
-            {"first": one, "second": two, "third": three},
-            "Look at the sign of the loss and at maximize= of the optimizer.",
         )
 
 

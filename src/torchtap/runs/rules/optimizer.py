@@ -79,7 +79,8 @@ def steps_too_small(
         return
     most = median([largest(own) for own in update_ratios(view).values()])
     is_stuck = most < stuck and view.loss.fall < fall
-    if not most > 0 or not (most < low or is_stuck):
+    is_rounded = most == 0 and median(view.norm("update")) == 0 < median(view.norm("param_grad"))
+    if not (0 < most < low or (is_stuck and most > 0) or is_rounded):
         return
     rates = sorted({group["lr"] for group in view.meta.optimizers if "lr" in group})
     yield Finding(

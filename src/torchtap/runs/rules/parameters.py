@@ -102,7 +102,7 @@ def frozen(view: View, *, most: float = 0.5, fall: float = 0.2) -> Iterator[Find
             view.span,
             f"it does not require a gradient, behind modules that are trained; {share / total:.0%} "
             f"of all elements are frozen",
-            {"parameters": sorted(own), "share": share / total},
+            {"parameters": sorted(own), "share": share / total, "has_matrix": has_matrix},
             "Call requires_grad_(True) on it before the optimizer is made.",
         )
 

@@ -130,6 +130,8 @@ class Lanes:
         if trailing == self._kinds.setdefault(kind, trailing):
             num_rows = value.shape[0] if value.shape else 1
             return self._lane(*kind, trailing), num_rows
+        # Of other dims than the first value of its kind: no rows of one tensor, so its elements
+        # stand one after the other in a second lane.
         return self._lane(*kind, None), prod(value.shape)
 
     def _lane(self, site: Site, dtype: str, trailing: tuple[int, ...] | None) -> Lane:

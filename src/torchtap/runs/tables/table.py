@@ -14,6 +14,7 @@ from torchtap.core.errors import InputError
 from torchtap.core.printed_page import Page, Printed
 from torchtap.core.record import Record
 from torchtap.core.site import Site, did_you_mean
+from torchtap.runs.tables.cells import Cells, show_cells, sorted_cells
 from torchtap.runs.tables.columns import ROW_COLUMNS, TABLE_COLUMNS, Row as Row
 from torchtap.runs.tables.data_frames import make_frame
 from torchtap.runs.tables.table_text import MOST_ROWS, WAY_OUT, show_table
@@ -34,20 +35,20 @@ class Table(Printed):
     """Rows of a run; iterate it, print it, or turn it into a data frame.
 
     Attributes:
-        rows: one per site.
+        rows: one per site; of ``tt.audit`` one per module, whose columns are items and attributes.
         columns: what is shown of each.
         steps: the steps in which any of the sites has a value, of those that were asked for.
         is_merged: whether statistics are over these steps together, and not of the last one.
         notes: what else is to be known, such as ``3 of 10 steps``.
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[Any, ...]
     columns: tuple[str, ...] = TABLE_COLUMNS
     steps: tuple[int, ...] = ()
     is_merged: bool = False
     notes: tuple[str, ...] = ()
 
-    def __iter__(self) -> Iterator[Row]:
+    def __iter__(self) -> Iterator[Any]:
         return iter(self.rows)
 
     def __len__(self) -> int:
@@ -69,6 +70,10 @@ class Table(Printed):
         if isinstance(key, str):
             if key.startswith("-"):
                 key, largest_first = key[1:], not largest_first
+            if self._is_of_cells:
+                _refuse_unknown(self.columns, [key])
+                cells = sorted_cells(self.rows, key, largest_first=largest_first)
+                return replace(self, rows=cells)
             _refuse_unknown([*_known(self), "site"], [key])
             if key == "histogram":
                 raise InputError(
@@ -94,6 +99,8 @@ class Table(Printed):
         number of docs/statistics.md, under the names of ``run.over_steps``, and every further
         statistic whose result is one number.
         """
+        if self._is_of_cells:
+            return [dict(row.values) for row in self.rows]
         return [_flat(row) for row in self.rows]
 
     def to_frame(self, *, library: Literal["pandas", "polars"] | None = None) -> Any:
@@ -123,6 +130,10 @@ class Table(Printed):
     def _page(self) -> Page:
         return page_of_table(self)
 
+    @property
+    def _is_of_cells(self) -> bool:
+        return any(isinstance(row, Cells) for row in self.rows)
+
 
 def page_of_table(table: Table, *, limit: int | None = MOST_ROWS, way_out: str = WAY_OUT) -> Page:
     """Show a table.
@@ -132,6 +143,8 @@ def page_of_table(table: Table, *, limit: int | None = MOST_ROWS, way_out: str =
         limit: most rows; ``None`` for all.
         way_out: how to see the others.
     """
+    if any(isinstance(row, Cells) for row in table.rows):
+        return show_cells(table.rows, table.columns, table.notes, limit=limit)
     return show_table(
         table.rows,
         table.columns,

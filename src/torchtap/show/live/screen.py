@@ -21,6 +21,7 @@ SORTS = ("worst", "module", "magnitude", "zeros", "change")
 _SHORT = 34
 """Characters of a site beside which there is room for the class of its module."""
 _MOST_SCALARS = 3
+_MOST_FINDINGS = 2
 _TONES = {LIVE: "good", DONE: "good"}
 _SPARK = 14
 
@@ -102,6 +103,7 @@ def _header(frame: Frame, shown: Shown) -> Iterator[Line]:
         yield Line(f"and {', '.join(map(clean, more))}", "dim", "  ")
     for note in frame.notes:
         yield Line(f"note: {note}", "dim", "  ")
+    yield from _findings(frame)
     if shown.is_finite:
         yield Line(f"last finite frame: step {_step(frame.step)}; f goes back", "head")
         return
@@ -115,6 +117,16 @@ def _header(frame: Frame, shown: Shown) -> Iterator[Line]:
     changes = _changes(frame)
     if changes:
         yield Line(f"since the last frame: {changes}", "dim", "  ")
+
+
+def _findings(frame: Frame) -> Iterator[Line]:
+    for one in frame.findings[:_MOST_FINDINGS]:
+        said = f"{one.severity}: {one.rule} at {clean(one.path)}{one.when}: {clean(one.text)}"
+        yield Line(said, "bad" if one.is_alarm else "dim", "  ")
+    num_left = len(frame.findings) - _MOST_FINDINGS
+    if num_left > 0:
+        left = f"and {plural(num_left, 'further finding')}: torchtap diagnose {frame.path}"
+        yield Line(left, "dim", "  ")
 
 
 def _told(frame: Frame) -> str:

@@ -12,8 +12,10 @@ import numpy as np
 
 from torchtap.core.site import Site
 from torchtap.runs.meta import Meta
+from torchtap.runs.rules.finding import Finding
 from torchtap.runs.select import Selection
 from torchtap.runs.store.layout import attempts_in, has_statistics, is_attempt, ranks_in
+from torchtap.show.live.diagnosed import Diagnosed
 from torchtap.show.live.feeds import Feed, RunFeed, follow
 from torchtap.show.live.run_state import RunState, state_of
 from torchtap.show.live.verdicts import FirstBad, Judge, Rank, Verdict
@@ -78,6 +80,7 @@ class Frame:
         is_bad: whether something is not finite.
         finite_step: the last step in which all was finite, where something is not now.
         notes: what of the run cannot be read.
+        findings: of rules, the root first.
     """
 
     path: Path
@@ -93,6 +96,7 @@ class Frame:
     is_bad: bool
     finite_step: int | None
     notes: Sequence[str] = ()
+    findings: Sequence[Finding] = ()
 
 
 @dataclass(slots=True)
@@ -118,6 +122,7 @@ class View:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._parts = [_Part(one.name, one.feed) for one in follow(path)]
+        self._diagnosed = Diagnosed(path)
         self._before: dict[Key, tuple[Rank, float]] = {}
         self._steps_before = 0
 
@@ -182,6 +187,7 @@ class View:
             is_bad=is_bad,
             finite_step=_finite_step(self._parts),
             notes=[note for part in self._parts for note in part.feed.notes],
+            findings=self._diagnosed.findings(),
         )
 
     @property

@@ -13,6 +13,7 @@ from torchtap.runs.run import Run
 from torchtap.show.page import sections
 from torchtap.show.page.buckets import Buckets, packed, rounded
 from torchtap.show.page.comparison_panel import comparison_section
+from torchtap.show.page.diagnosis_panel import diagnosis_section
 from torchtap.show.page.document import document
 from torchtap.show.page.feature_images import BYTES, feature_images
 from torchtap.show.page.graph_panel import graph_panel
@@ -102,6 +103,7 @@ def page_html(
         sections.sites(runs, runs[0].known_zero),
         *([comparison_section(runs)] if len(runs) > 1 else ()),
         sections.flow(runs),
+        diagnosis_section(run),
         sections.maps(data["maps"], data["map_notes"], map(_picture, parts.maps)),
         sections.graph(panel),
         sections.notes(runs, data["notes"], parts.saved),

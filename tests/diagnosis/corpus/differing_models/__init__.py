@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from differing_models import decoder, pictures
+from differing_models import pictures, ports
 from differing_models.situation import Situation, Two, wrong
 
-SITUATIONS: list[Situation] = [*decoder.SITUATIONS, *pictures.SITUATIONS]
+SITUATIONS: list[Situation] = [*ports.SITUATIONS, *pictures.SITUATIONS]
 
 __all__ = ["SITUATIONS", "Situation", "Two", "wrong"]

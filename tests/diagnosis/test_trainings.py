@@ -1,0 +1,33 @@
+"""Diagnosis on some of the small trainings; ``benchmarks/diagnosis.py`` has the figures of all."""
+
+from __future__ import annotations
+
+import pytest
+from trainings import HALVES, cases
+from trainings.case import Case
+from trainings.scoring import scored
+
+BROKEN = (
+    "cancer_statistics_fixed", "wine_selu_two_softmaxes", "denoise_cut", "reverse_unclipped_climbs",
+    "unet_empty_mask", "upscale_not_given", "one_unit_no_zero_grad", "waves_deep_sigmoids",
+    "zero_init_bfloat16", "mixup_decays", "topic_all_alike", "set_spread_millimetres",
+)  # fmt: skip
+HEALTHY = (
+    "flow", "graph", "unet", "skipgram", "diffusion", "lora", "vit", "bandit",
+)  # fmt: skip
+CASES = {case.name: case for half in HALVES for case in cases(half)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [CASES[name] for name in BROKEN], ids=lambda case: case.name)
+def test_the_planted_fault_comes_first(case: Case) -> None:
+    found = scored(case)
+    assert found.is_right, str(found)
+    assert found.is_placed or not case.places, str(found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [CASES[name] for name in HEALTHY], ids=lambda case: case.name)
+def test_a_healthy_training_raises_no_alarm(case: Case) -> None:
+    found = scored(case)
+    assert found.alarms == 0, str(found)
