@@ -15,8 +15,6 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
-import torch
-
 import torchtap as tt
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -72,9 +70,7 @@ def row(situation: Situation) -> tuple[list[str], bool]:
 def main() -> None:
     """Print the table, and write it where asked."""
     warnings.simplefilter("ignore")
-    options = parser(__doc__).parse_args()
-    begin(1)
-    torch.manual_seed(0)
+    options = begin(parser(str(__doc__)))
     made = [row(one) for one in SITUATIONS]
     num_right = sum(is_right for _, is_right in made)
     lines = [" | ".join(HEADS), " | ".join("---" for _ in HEADS)]
@@ -83,7 +79,7 @@ def main() -> None:
     text += f"\n\n{num_right} of {len(made)} right."
     print(text)
     if options.markdown:
-        Path(options.markdown).write_text(text + "\n")
+        options.markdown.write_text(text + "\n")
 
 
 if __name__ == "__main__":

@@ -328,6 +328,17 @@ class Random(nn.Module):
         return self.drop(x)
 
 
+class Held(nn.Module):
+    """Adds numbers from a generator of its own."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.rand(x.shape, generator=self.generator)
+
+
 class Wrong(torch.autograd.Function):
     """The sine with the wrong derivative."""
 
@@ -502,6 +513,7 @@ SITUATIONS = [
         "random", lambda: (Random(draws=False), Random(draws=True), (torch.ones(4, 8),)), "drop",
         "random",
     ),
+    Situation("another seed", lambda: (Held(0), Held(1), (torch.ones(4, 8),)), ".", "random"),
     Situation("wrong backward", wrong_backward, "1", "computation", "gradient"),
     Situation(
         "an activation more",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchtap.core.equality import kind, same, wide
+from torchtap.core.equality import has_memory, kind, same, wide
 from torchtap.core.record import Record
 from torchtap.core.tensors import kind_of
 from torchtap.core.text import typed
@@ -124,8 +124,8 @@ def _measured(value: Tensor | Statistics) -> Statistics:
 
 
 def _of_tensors(leaf: str, one: Tensor, two: Tensor) -> Distance:
-    if same(one, two) and not one.is_floating_point():
-        return Distance(scale=1.0, leaf=leaf)
+    if same(one, two):
+        return _of_equal(leaf, one)
     if one.is_meta or two.is_meta:
         said = "" if kind(one) == kind(two) else _of_kinds(kind_of(one), kind_of(two))
         return Distance(math.inf if said else 0.0, 1.0, leaf, said)
@@ -145,6 +145,18 @@ def _of_tensors(leaf: str, one: Tensor, two: Tensor) -> Distance:
     reshaped = one.dim() > 1 and two.dim() > 1 and _sizes(one) != _sizes(two)
     why = _of_kinds(kind_of(one), kind_of(two)) if reshaped else ""
     return Distance(_norm(difference), scale, leaf, why, num_nan=int(nan.sum()))
+
+
+def _of_equal(leaf: str, tensor: Tensor) -> Distance:
+    """No distance; the scale and the NaN of a value that is the same on both sides."""
+    is_plain = tensor.is_floating_point() and tensor.layout is torch.strided
+    if not is_plain or tensor.is_nested or not has_memory(tensor) or tensor.dtype.itemsize == 1:
+        return Distance(scale=1.0, leaf=leaf)
+    norm = _norm(tensor.detach())
+    if math.isfinite(norm):
+        return Distance(scale=norm, leaf=leaf)
+    finite = torch.where(tensor.isfinite(), tensor, 0.0).double()
+    return Distance(scale=_norm(finite), leaf=leaf, num_nan=int(tensor.isnan().sum()))
 
 
 def _sizes(tensor: Tensor) -> list[int]:

@@ -56,6 +56,7 @@ class Feeder:
 
     Attributes:
         module: of the candidate.
+        reference: the module that stands for it.
         one: the call of the reference.
         two: the call of the candidate.
         params: whose parameters are whose.
@@ -63,6 +64,7 @@ class Feeder:
     """
 
     module: nn.Module
+    reference: nn.Module
     one: Captured
     two: Captured
     params: Sequence[ParameterPair]
@@ -90,7 +92,7 @@ class Feeder:
         if given is None:
             return None
         at = {} if arriving is None else self._at_outputs(arriving)
-        with self._weights(lent):
+        with self._weights(lent), self._generators(lent):
             try:
                 return feed(self.module, given, at)
             except REFUSED:
@@ -158,10 +160,37 @@ class Feeder:
             elif lent.dtype:
                 for pair in self.params:
                     pair.own.data = pair.unrounded().contiguous()
+            torch.clear_autocast_cache()  # It holds weights that were cast before.
             yield
         finally:
             for param, data in before:
                 param.data = data
+            torch.clear_autocast_cache()
+
+    @contextlib.contextmanager
+    def _generators(self, lent: Lent) -> Iterator[None]:
+        """Inside, generators that modules hold have the states of those of the reference."""
+        pairs = self._held_generators() if lent.random else []
+        before = [(own, own.get_state()) for _, own in pairs]
+        try:
+            for other, own in pairs:
+                own.set_state(other.get_state())
+            yield
+        finally:
+            for own, state in before:
+                own.set_state(state)
+
+    def _held_generators(self) -> list[tuple[torch.Generator, torch.Generator]]:
+        """Generators of the reference with those of the candidate, by the names of attributes."""
+        modules = dict(self.module.named_modules())
+        found = []
+        for path, module in self.reference.named_modules():
+            other = modules.get(self.homes.get(path, path))
+            for name, value in vars(module).items() if other is not None else ():
+                own = vars(other).get(name)
+                if isinstance(value, torch.Generator) and isinstance(own, torch.Generator):
+                    found.append((value, own))
+        return found
 
     def differing(self) -> list[ParameterPair]:
         """The parameters that have another value than in the reference."""
@@ -181,7 +210,10 @@ class Feeder:
     def has_other_random(self) -> bool:
         """Return whether the generators had other states when the call began."""
         one, two = (each.around["random"] for each in (self.one, self.two))
-        return not torch.equal(one["torch"], two["torch"]) or one["python"] != two["python"]
+        if not torch.equal(one["torch"], two["torch"]) or one["python"] != two["python"]:
+            return True
+        pairs = self._held_generators()
+        return any(not torch.equal(a.get_state(), b.get_state()) for a, b in pairs)
 
     def has_other_dtypes(self) -> bool:
         """Return whether inputs, outputs or parameters are of another dtype."""

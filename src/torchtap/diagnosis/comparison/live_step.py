@@ -115,7 +115,7 @@ class LiveStep:
             return None
         modules = self.sides[0].modules[pair.one.path], self.sides[1].modules[pair.two.path]
         inside = _inside(homes, pair)
-        return Feeder(modules[1], one, two, parameter_pairs(*modules, inside), inside)
+        return Feeder(modules[1], modules[0], one, two, parameter_pairs(*modules, inside), inside)
 
     def _fed(self, one: Compared, homes: Mapping[str, str]) -> Compared:
         """The row of an output with what the call adds."""
@@ -146,7 +146,7 @@ class LiveStep:
         if self.tolerance is not None or one.pair is None or not adds(one):
             return one
         own = self.sides[0].modules[one.pair.one.path]
-        again = Feeder(own, feeder.one, feeder.one, (), {"": ""})
+        again = Feeder(own, own, feeder.one, feeder.one, (), {"": ""})
         result = again.result(Lent(rounded=coarsest(dtypes_of_pair(one.pair))), arriving)
         if result is None:
             return one

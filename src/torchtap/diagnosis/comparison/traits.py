@@ -13,6 +13,7 @@ from torchtap.core.distributed import local
 from torchtap.core.equality import has_memory
 
 _DIGITS = 5
+_Norms = tuple[int, float, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +36,27 @@ class Traits:
     dtypes: tuple[str, ...] = ()
 
 
-def traits_of(type_name: str, params: Iterable[Tensor]) -> Traits:
-    """The traits of a module with these parameters, its own and those of its parts."""
-    found = [local(param.detach())[0] for param in params]
-    known = all(has_memory(param) for param in found)
+def traits_of(
+    type_name: str, params: Iterable[Tensor], known: dict[int, _Norms] | None = None
+) -> Traits:
+    """The traits of a module with these parameters, its own and those of its parts.
+
+    Args:
+        type_name: of its class.
+        params: each once.
+        known: id of a parameter -> what was computed of it; more is added.
+    """
+    held = list(params)
+    known = {} if known is None else known
+    for param in held:
+        if id(param) not in known and has_memory(param):
+            known[id(param)] = _norms(local(param.detach())[0])
+    found = [local(param.detach())[0] for param in held]
+    are_known = all(id(param) in known for param in held)
     return Traits(
         type_name,
         tuple(sorted(param.numel() for param in found)),
-        tuple(sorted(map(_norms, found))) if known else None,
+        tuple(sorted(known[id(param)] for param in held)) if are_known else None,
         max((num_terms(tuple(param.shape)) for param in found), default=0),
         tuple({str(param.dtype).removeprefix("torch."): None for param in found}),
     )
@@ -50,8 +64,9 @@ def traits_of(type_name: str, params: Iterable[Tensor]) -> Traits:
 
 def traits_of_modules(modules: Mapping[str, nn.Module]) -> dict[str, Traits]:
     """Path -> traits."""
+    known: dict[int, _Norms] = {}
     return {
-        path: traits_of(type(module).__name__, module.parameters())
+        path: traits_of(type(module).__name__, module.parameters(), known)
         for path, module in modules.items()
     }
 
@@ -61,7 +76,7 @@ def num_terms(shape: tuple[int, ...]) -> int:
     return math.prod(shape[1:]) if len(shape) > 1 else 0
 
 
-def _norms(param: Tensor) -> tuple[int, float, float]:
+def _norms(param: Tensor) -> _Norms:
     if not param.numel() or not (param.is_floating_point() or param.is_complex()):
         return param.numel(), 0.0, 0.0
     wide = param.abs().double() if param.is_complex() else param.double()
