@@ -36,6 +36,7 @@ def test_every_module_of_the_zoo_runs_again_to_the_bit(specimen: Specimen) -> No
             assert are_same(before, state_of(model, args)), path
             again = replayed(call)
             assert again, (path, number, again.differing)
+            assert str(call).startswith(f"Call {number} of {path or '.'} (")
             compared += len(again.compared)
     assert compared or not specimen.backward
 
@@ -167,6 +168,16 @@ def test_without_gradients_the_forward_is_held() -> None:
         assert not call.result.parameters
         assert replayed(call)
         assert not call.output.is_inference()
+
+
+def test_a_backward_that_raises_leaves_the_forward() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Dropout(0.5, inplace=True))
+    x = torch.ones(1, 2)
+    call = tt.record_call(model, ".", x)
+    assert any("the backward raised" in note for note in call.notes)
+    assert replayed(call)
+    with pytest.raises(RuntimeError, match="inplace"):
+        tt.record_call(model, ".", x, loss=torch.sum)
 
 
 class Counts(nn.Module):

@@ -220,3 +220,73 @@ def test_what_is_no_call_is_refused(
     assert "call.save" in capsys.readouterr().err
     with pytest.raises(tt.InputError):
         tt.replay(folder)
+
+
+# --- what replays that trace a graph lose ------------------------------------------------------
+
+
+class Doubles(torch.autograd.Function):
+    """Its backward is not the derivative of its forward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.sign()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return 2 * gradients[0]
+
+
+def straight_through(x: Tensor) -> Tensor:
+    return x + (x.round() - x).detach()
+
+
+def custom_backward(x: Tensor) -> Tensor:
+    return Doubles.apply(x)
+
+
+def written_at_an_index(x: Tensor) -> Tensor:
+    y = x.clone()
+    y[0] = x[1] * 2
+    return y
+
+
+def written_through_a_view(x: Tensor) -> Tensor:
+    y = x * 1
+    y[:, 1:].mul_(3)
+    return y.square()
+
+
+def written_out(x: Tensor) -> Tensor:
+    held = torch.empty_like(x)
+    torch.add(x.detach(), 1, out=held)
+    return x * held
+
+
+class Applies(nn.Module):
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function = function
+        self.linear = nn.Linear(3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(self.linear(x))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [straight_through, custom_backward, written_at_an_index, written_through_a_view, written_out],
+)
+def test_a_backward_that_no_graph_of_the_forward_tells_is_repeated(
+    function: Any, tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    model, x = nn.Sequential(Applies(function), nn.Linear(3, 1)), torch.randn(4, 3)
+    call = tt.record_call(model, "0", x, loss=torch.sum)
+    model(x).sum().backward()
+    again = replayed(call)
+    assert again
+    for name, param in model[0].named_parameters():
+        assert param.grad is not None
+        assert torch.equal(again.result.parameters[name], param.grad)
+    held_again(call, tmp_path)

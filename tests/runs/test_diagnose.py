@@ -142,6 +142,7 @@ def test_merged_ranks_are_diagnosed() -> None:
         runs.append(tt.Run([], meta, series=run.series))
     found = tt.diagnose(tt.merge(runs))
     assert not found.failed
+    assert [one.rule for one in found.alarms][:1] == ["double_softmax"]
 
 
 def test_a_rule_that_raises_is_named_and_the_others_go_on() -> None:

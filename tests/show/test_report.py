@@ -215,6 +215,15 @@ def test_the_size_is_kept_or_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "c.html").exists()
 
 
+def test_a_graph_of_autograd_stands_in_the_page(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 1))
+    graph = tt.graph(model, torch.ones(2, 3), autograd=True)
+    with tt.watch(model, to=tt.Stats()) as w:
+        model(torch.ones(2, 3))
+    text = tt.report(w.run, tmp_path / "a.html", graph=graph).read_text()
+    assert set(re.findall(r'data-path="([^"]*)"', text)) == {"0", "1", "2"}
+
+
 def test_bad_input_is_named_and_writes_nothing(tmp_path: Path) -> None:
     run = tt.Run([])
     with pytest.raises(InputError, match="run is a str; expected a run"):

@@ -440,10 +440,12 @@ def watches_of(model: nn.Module) -> list[Watch]:
     return [one for one in list(_made) if is_open(one) and one._model() is root]
 
 
-def newest_numbers(watch: Watch) -> dict[str, Any]:
-    """Return what was logged in the last step in which anything was, by name; tensors as such."""
-    newest = watch._scalars.newest
-    return {} if newest is None else dict(watch._scalars.at(newest))
+def numbers_of(watch: Watch, *, num_back: int) -> dict[str, Any]:
+    """Return what was logged in the running step and some before, by name; tensors as such."""
+    found: dict[str, Any] = {}
+    for step in range(watch.current_step - num_back, watch.current_step + 1):
+        found.update(watch._scalars.at(step))
+    return found
 
 
 def note_of_step(watch: Watch, labels: dict[str, Any]) -> None:

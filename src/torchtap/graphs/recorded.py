@@ -21,6 +21,7 @@ from torchtap.graphs.nodes import (
     Node,
     TensorType,
 )
+from torchtap.runs.meta import Meta
 from torchtap.runs.run import Run
 
 BY_BITS = (
@@ -63,8 +64,9 @@ def read_run(run: Run) -> tuple[list[Node], list[Edge], list[Call], list[str]]:
             "one of tt.watch(model, '*:input,output'). (tt.Stats keeps no order of calls.)"
         )
     seen = _calls(records)
-    calls = _nest(seen, run)
-    nodes, edges, is_flow = _Flow(seen, run).read()
+    meta = run.meta  # Of a watch it is put together anew each time.
+    calls = _nest(seen, meta)
+    nodes, edges, is_flow = _Flow(seen, meta).read()
     return nodes, edges, calls, [BY_BITS if is_flow else BY_ORDER]
 
 
@@ -106,7 +108,7 @@ def _is_inside(path: str, outer: str) -> bool:
     return path != outer and (not outer or path.startswith(f"{outer}."))
 
 
-def _nest(seen: Sequence[_Seen], run: Run) -> list[Call]:
+def _nest(seen: Sequence[_Seen], meta: Meta) -> list[Call]:
     calls, stack = list[Call](), list[_Seen]()
     for one in seen:
         while stack and not (stack[-1].last >= one.last and _is_inside(one.path, stack[-1].path)):
@@ -118,7 +120,7 @@ def _nest(seen: Sequence[_Seen], run: Run) -> list[Call]:
             Call(
                 id=one.id,
                 path=one.path,
-                type=_type_name(run, one.path),
+                type=_type_name(meta, one.path),
                 number=one.number,
                 above=stack[-1].id if stack else OUTSIDE,
                 inputs=tuple(type_of(record.kept) for record in one.inputs),
@@ -129,17 +131,17 @@ def _nest(seen: Sequence[_Seen], run: Run) -> list[Call]:
     return calls
 
 
-def _type_name(run: Run, path: str) -> str:
-    return run.meta.type_name(path) if path in run.meta.modules else "mark"
+def _type_name(meta: Meta, path: str) -> str:
+    return meta.type_name(path) if path in meta.modules else "mark"
 
 
 class _Flow:
     """Makes a node of each call without calls inside, and joins them by the bits that flow."""
 
-    def __init__(self, seen: Sequence[_Seen], run: Run) -> None:
+    def __init__(self, seen: Sequence[_Seen], meta: Meta) -> None:
         self._leaves = [one for one in seen if not one.has_children]
         self._outer = [one for one in seen if one.has_children]
-        self._run = run
+        self._meta = meta
         self._nodes: list[Node] = []
         self._edges: list[Edge] = []
         self._made: dict[_Bits, int] = {}
@@ -155,8 +157,8 @@ class _Flow:
                 self._know(record, number)
         before = OUTSIDE
         for one in self._leaves:
-            name = _type_name(self._run, one.path)
-            kind = MODULE if one.path in self._run.meta.modules else OPERATION
+            name = _type_name(self._meta, one.path)
+            kind = MODULE if one.path in self._meta.modules else OPERATION
             sources = self._sources(one, before) if is_flow else []
             if not is_flow and before != OUTSIDE:
                 sources = [(before, None)]

@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from torchtap.core.printed_page import Grid, Line, Listed, Page, Part, Printed
+from torchtap.core.record import nbytes_of
 from torchtap.core.tensors import kind_of
 from torchtap.core.text import size
 from torchtap.diagnosis.calls.copies import Arguments
@@ -73,6 +74,11 @@ class Call(Printed):
             "gradient of parameter": self.result.parameters,
         }
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors that are held."""
+        return sum(map(_nbytes, self.tensors().values()))
+
     def save(self, folder: str | Path) -> Path:
         """Write the call into a folder, as JSON and safetensors, without pickle.
 
@@ -123,20 +129,23 @@ def title_of(call: Call) -> str:
 def show_call(call: Call) -> Page:
     """What is held of a call, with its size."""
     held = call.tensors()
-    whole = sum(one.nbytes for table in held.values() for one in table.values())
     rows = [
-        (kind, str(len(table)), size(sum(one.nbytes for one in table.values())), _first(table))
+        (kind, str(len(table)), size(_nbytes(table)), _first(table))
         for kind, table in held.items()
         if table
     ]
     head = title_of(call)
     parts: list[Part] = [
-        Line(f"{head[0].upper()}{head[1:]}, {size(whole)}", "head"),
+        Line(f"{head[0].upper()}{head[1:]}, {size(call.nbytes)}", "head"),
         Grid(rows, ("held", "tensors", "size", "first"), "lrrl"),
     ]
     if call.notes:
         parts.append(Listed([("", note) for note in call.notes], title="Notes", tone="dim"))
     return Page(*parts)
+
+
+def _nbytes(table: Mapping[str, Tensor]) -> int:
+    return sum(map(nbytes_of, table.values()))
 
 
 def _first(table: Mapping[str, Tensor]) -> str:

@@ -63,12 +63,14 @@ class CallGradients:
     Attributes:
         watch: open it around forward and backward.
         notes: what could not be told.
+        is_whole: whether the backward came to its end.
     """
 
     def __init__(self, model: nn.Module, path: str, call: int) -> None:
         where = Pattern(f"re:{re.escape(path)}" if path else ".", ("grad_output",))
         self.watch: Watch = watch(model, where, copy="always")
         self.notes: list[str] = []
+        self.is_whole = True
         self._call = call
         self._inputs: dict[str, Tensor] = {}
         self._parameters: dict[str, Tensor] = {}
@@ -173,6 +175,8 @@ class CallGradients:
 
     def result(self, captured: Captured) -> Result:
         """What the call gave, forward and backward."""
+        if not self.is_whole:
+            return _forward_of(captured)
         arriving: dict[str, Tensor] = {}
         for name, value in [*self._received(), *self._arriving]:
             if name in arriving:

@@ -139,6 +139,7 @@ def _run(
             _, loss = trial.forward()
             if loss is not None:
                 notes += _backward(loss, is_default=trial.loss is None)
+                gradients.is_whole = not notes
         finally:
             gradients.release()
     captured = capture.calls.get((path, call))
@@ -160,7 +161,7 @@ def _backward(loss: Tensor, *, is_default: bool) -> list[str]:
         if not is_default:
             raise
         first = str(error).partition("\n")[0]
-        return [f"the backward raised, and there are no gradients beyond: {first}"]
+        return [f"the backward raised, so there are no gradients: {first}"]
     return []
 
 

@@ -2,76 +2,29 @@
 
 from __future__ import annotations
 
-import gc
-import json
-import warnings
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from torchtap.capture.training.scalers import Scalers
-from torchtap.capture.watch import newest_numbers, note_of_step, watches_of
 from torchtap.core.closable import Closable
 from torchtap.core.doors import require
-from torchtap.core.errors import CaptureError, InputError, NonFiniteError
+from torchtap.core.errors import CaptureError, InputError
 from torchtap.core.modules import Where
 from torchtap.core.record import Sink
-from torchtap.core.torch_private import call_after_backward, current_task
-from torchtap.diagnosis.origins.investigate import Evidence, investigate, when_clean
-from torchtap.diagnosis.origins.kept_calls import Kept, KeptCall
+from torchtap.diagnosis.origins.guard_engine import GuardEngine
+from torchtap.diagnosis.origins.hits import Hits, On
 from torchtap.diagnosis.origins.origin import Origin
 from torchtap.diagnosis.origins.ranks import Ranks
 from torchtap.diagnosis.origins.recorder import Recorder
-from torchtap.diagnosis.origins.suspects import (
-    OptimizedParams,
-    first_bad_loss,
-    gradients_are_finite,
-)
-from torchtap.hooks.module_hook import keep_dynamo_out
-from torchtap.hooks.optimizer_hooks import has_closure, listen_to_optimizers
 from torchtap.runs.step_notes import checked_ids
-
-On = Literal["raise", "warn", "skip"] | Callable[[Origin], object]
-_MOST_CALLS, _MOST_WAITING = 64, 16
-"""Calls of one step that are kept, and those of them that have no gradient yet."""
-
-
-@dataclass(slots=True)
-class GuardedStep:
-    """What is kept of one step.
-
-    Attributes:
-        number: from 0.
-        calls: of the model.
-        numbers: that were logged.
-        ids: of its samples.
-        has_stepped: whether an optimizer's step ended it.
-        was_finite: whether the gradients were, when the optimizer began.
-    """
-
-    number: int
-    calls: list[KeptCall] = field(default_factory=list)
-    numbers: dict[str, Any] = field(default_factory=dict)
-    ids: list[int | str] = field(default_factory=list)
-    has_stepped: bool = False
-    was_finite: bool = False
 
 
 class Guard(Closable):
-    """The result of ``tt.guard``: a context manager and a handle, safe to close twice.
-
-    Attributes:
-        origin: of the first NaN or Inf; ``None`` while all is finite.
-        origins: step -> origin, of the steps that were looked into.
-        skipped: the steps that were left out.
-    """
+    """The result of ``tt.guard``: a context manager and a handle, safe to close twice."""
 
     def __init__(
         self,
@@ -81,29 +34,30 @@ class Guard(Closable):
         on: On,
         recorder: Recorder | None,
     ) -> None:
-        self.origin: Origin | None = None
-        self.origins: dict[int, Origin] = {}
-        self.skipped: list[int] = []
-        self._model, self._optimizer, self._on = model, optimizer, on
-        self._ranks = Ranks()
-        self._kept = Kept(model, self._begin_call, self._arrived)
-        self._own = list(model.parameters())
-        self._optimized = OptimizedParams(frozenset(map(id, self._own)))
-        self._steps = deque([GuardedStep(0)], maxlen=keep)
-        self._kept.calls = self._steps[-1].calls
-        self._scalers = Scalers()
-        self._was_bad = False
-        self._has_optimizer = optimizer is not None or any(map(self._optimized.of, _optimizers()))
-        self._task = -1
-        self._aside: list[tuple[Tensor, Tensor | None]] = []
-        self._handles: list[Any] = []
+        ranks = Ranks()
         self._recorder = recorder
+        self._hits = Hits(model, on, recorder, ranks)
+        self._engine = GuardEngine(
+            model, optimizer, keep, hits=self._hits, recorder=recorder, ranks=ranks
+        )
+        self._engine.attach()
+        if recorder is not None:
+            recorder.listen(self._record)
 
-    def _attach(self) -> None:
-        self._kept.attach()
-        self._handles = listen_to_optimizers(self)
-        if self._recorder is not None:
-            self._recorder.listen(self._record)
+    @property
+    def origin(self) -> Origin | None:
+        """Return the origin of the first NaN or Inf; ``None`` while all is finite."""
+        return next(iter(self._hits.origins.values()), None)
+
+    @property
+    def origins(self) -> Mapping[int, Origin]:
+        """Return step -> origin, of the steps that were looked into."""
+        return dict(self._hits.origins)
+
+    @property
+    def skipped(self) -> list[int]:
+        """Return the steps that were left out."""
+        return list(self._hits.skipped)
 
     @property
     def recorded(self) -> Path | None:
@@ -113,7 +67,7 @@ class Guard(Closable):
     @property
     def step(self) -> int:
         """Return the step that runs, from 0: optimizer steps of the model, with those left out."""
-        return self._steps[-1].number
+        return self._engine.steps.running.number
 
     def log(self, *, ids: Iterable[int | str] | Tensor | None = None, **numbers: Any) -> None:
         """Tell the guard of numbers of the running step, such as its loss, and of its samples.
@@ -137,205 +91,10 @@ class Guard(Closable):
             True
         """
         self._refuse_closed()
-        self._steps[-1].ids.extend(checked_ids(ids))
-        self._steps[-1].numbers.update(
-            {
-                name: one.detach() if isinstance(one, Tensor) else one
-                for name, one in numbers.items()
-            }
-        )
+        self._engine.steps.running.log(numbers, checked_ids(ids))
 
-    # ------------------------------------------------------------------ calls
-
-    def _begin_call(self) -> None:
-        step = self._steps[-1]
-        has_backward = any(call.gradients for call in step.calls)
-        if step.has_stepped or (has_backward and self._ended_otherwise()):
-            self._look_at_losses()
-            self._next_step()
-        waiting = [call for call in self._kept.calls if not call.gradients]
-        for call in [*waiting[:-_MOST_WAITING], *self._kept.calls[:-_MOST_CALLS]]:
-            call.release()
-            self._kept.calls.remove(call)
-
-    def _ended_otherwise(self) -> bool:
-        """Return whether the step ended without an optimizer: a scaler skipped it, or none does."""
-        if not self._scalers.were_updated():
-            return not self._has_optimizer
-        scales = [one.get_scale() for one in self._scalers.alive()]
-        if min(scales, default=1.0) < 1.0:
-            self._hit(self._steps[-1], Evidence(self._own))
-        return True
-
-    def _next_step(self) -> None:
-        if self._recorder is not None:
-            self._recorder.step(self._steps[-1].numbers, self._steps[-1].ids)
-        if len(self._steps) == self._steps.maxlen:
-            for call in self._steps[0].calls:
-                call.release()
-        self._steps.append(GuardedStep(self._steps[-1].number + 1))
-        self._kept.calls = self._steps[-1].calls
-
-    def _arrived(self) -> None:
-        """A gradient arrived. Without an optimizer, the end of the backward is all there is."""
-        task = current_task()
-        if not self._has_optimizer and task != self._task:
-            self._task = task
-            call_after_backward(self._after_backward)
-
-    def _after_backward(self) -> None:
-        self._task = -1
-        if self._has_optimizer or not self._is_open or gradients_are_finite(self._own):
-            return
-        self._scalers.note()
-        if not self._scalers.alive():  # A scaler looks for the largest scale that is finite.
-            self._hit(self._steps[-1], Evidence(self._own))
-
-    # ------------------------------------------------------------------ optimizers
-
-    def before_step(
-        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        """A step of an optimizer begins."""
-        self._give_back()
-        params = self._params_of(optimizer)
-        if not params:
-            return None
-        self._has_optimizer = True
-        if has_closure(args, kwargs):
-            return self._with_checked_closure(params, args, kwargs)
-        step = self._steps[-1]
-        if self._check(step, params) and self._on_skip(step):
-            self._aside = [(one, one.grad) for one in params]
-            for one in params:
-                one.grad = None
-        step.has_stepped = True
-        return None
-
-    def after_step(self, optimizer: Optimizer) -> None:
-        """A step of an optimizer ended."""
-        self._give_back()
-
-    def _give_back(self) -> None:
-        while self._aside:
-            param, gradient = self._aside.pop()
-            param.grad = gradient
-
-    def _params_of(self, optimizer: Optimizer) -> list[Tensor]:
-        if self._optimizer is not None and optimizer is not self._optimizer:
-            return []
-        if getattr(optimizer, "found_inf", None) is not None:
-            return []  # A scaler has looked, and the optimizer leaves the step out itself.
-        return self._optimized.of(optimizer)
-
-    def _with_checked_closure(
-        self, params: list[Tensor], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """An optimizer that computes gradients itself: they are looked at after each evaluation."""
-        step = self._steps[-1]
-
-        def checked(closure: Callable[..., Any]) -> Callable[..., Any]:
-            def run(*inner: Any, **named: Any) -> Any:
-                for call in step.calls:
-                    call.release()
-                step.calls.clear()
-                step.has_stepped = False
-                loss = closure(*inner, **named)
-                step.has_stepped = True
-                if isinstance(loss, Tensor | float):
-                    self.log(loss=loss)
-                self._check(step, params)
-                return loss
-
-            return run
-
-        others = [checked(one) if callable(one) else one for one in args[1:]]
-        named = {key: checked(one) if callable(one) else one for key, one in kwargs.items()}
-        step.has_stepped = True
-        return (*args[:1], *others), named
-
-    # ------------------------------------------------------------------ verdicts
-
-    def _check(self, step: GuardedStep, params: list[Tensor]) -> bool:
-        """Look at the numbers of a step; returns whether any rank has some that is not finite."""
-        loss = self._bad_loss(step)
-        is_bad = bool(loss) or not gradients_are_finite(params)
-        is_bad = self._ranks.any(is_bad)
-        if is_bad:
-            before = self._steps[-2].was_finite if len(self._steps) > 1 else False
-            self._hit(step, Evidence(params, loss, was_finite=before, ids=step.ids))
-        step.was_finite = not is_bad
-        self._was_bad = is_bad
-        return is_bad
-
-    def _look_at_losses(self) -> None:
-        """Look at losses that were logged after the optimizer's step."""
-        step = self._steps[-1]
-        if self._ranks.are_many or not step.was_finite:
-            return  # One rank alone must not stop; the next optimizer step tells.
-        loss = self._bad_loss(step)
-        if loss:
-            step.was_finite = False
-            self._hit(step, Evidence(self._own, loss, is_updated=True, ids=step.ids))
-
-    def _bad_loss(self, step: GuardedStep) -> str:
-        numbers = dict(step.numbers)
-        for watch in watches_of(self._model):
-            numbers.update(newest_numbers(watch))
-        return first_bad_loss(numbers) or ""
-
-    def _hit(self, step: GuardedStep, evidence: Evidence) -> None:
-        if self._was_bad and (self._on != "skip" or step.number in self.origins):
-            return  # It is known, or it follows from a step before about which nothing was done.
-        self._was_bad = True
-        with self._paused():
-            origin = investigate(self._model, self._kept, step.calls, evidence)
-            found = self._ranks.verdict(origin)
-            if found is None:
-                found = when_clean(self._model, self._kept, step.calls, evidence)
-        self.origins[step.number] = found
-        self.origin = self.origin or found
-        for watch in watches_of(self._model):
-            note_of_step(watch, {"origin": json.dumps(found.as_dict())})
-        self._record(f"step {step.number} is not finite", found)
-        self._act(found, step)
-
-    def _record(self, why: str, origin: Origin | None = None) -> None:
-        if self._recorder is None:
-            return
-        step = self._steps[-1]
-        random = step.calls[0].random if step.calls else ()
-        entry = None if origin is None else origin.as_dict()
-        self._recorder.write(why, step.numbers, step.ids, random, entry)
-
-    @contextmanager
-    def _paused(self) -> Iterator[None]:
-        """Inside, neither this guard nor a watch of the model takes note of calls."""
-        self._kept.detach()
-        with ExitStack() as pauses:
-            for watch in watches_of(self._model):
-                pauses.enter_context(watch.pause())
-            try:
-                yield
-            finally:
-                self._kept.attach()
-
-    def _act(self, origin: Origin, step: GuardedStep) -> None:
-        text = f"step {step.number}: {origin.text}"
-        if self._on == "raise":
-            raise NonFiniteError(text, origin)
-        if self._on == "warn":
-            warnings.warn(f"torchtap: {text}", stacklevel=2)
-        elif callable(self._on):
-            self._on(origin)
-
-    def _on_skip(self, step: GuardedStep) -> bool:
-        if self._on != "skip":
-            return False
-        self.skipped.append(step.number)
-        for watch in watches_of(self._model):
-            note_of_step(watch, {"skipped": True})
-        return True
+    def _record(self, why: str) -> None:
+        self._hits.record(self._engine.steps.running, why)
 
     # ------------------------------------------------------------------ off
 
@@ -355,22 +114,11 @@ class Guard(Closable):
     def _finish(self, *, raising: bool) -> None:
         try:
             if raising:
-                self._look_at_losses()
+                self._engine.look_at_losses()
         finally:
-            self._give_back()
-            for handle in self._handles:
-                handle.remove()
-            for step in self._steps:
-                for call in step.calls:
-                    call.release()
-            self._kept.detach()
+            self._engine.detach()
             if self._recorder is not None:
                 self._recorder.close()
-            self._steps = deque([GuardedStep(self.step)])
-
-
-def _optimizers() -> Iterator[Optimizer]:
-    return (one for one in gc.get_objects() if issubclass(type(one), Optimizer))
 
 
 def guard(
@@ -440,9 +188,4 @@ def guard(
             f"tt.guard got a {kind.__name__} as optimizer; expected a torch.optim.Optimizer."
         )
     recorder = None if record is None else Recorder(model, record, where, ring)
-    made = Guard(model, optimizer, keep, on, recorder)
-    made._attach()
-    return made
-
-
-keep_dynamo_out(Guard.before_step, Guard.after_step)
+    return Guard(model, optimizer, keep, on, recorder)

@@ -93,7 +93,7 @@ def _forward(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
 
 
 def _form(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    """Which arguments were given, and what is meant where that is plain."""
+    """Say which arguments were given, and what is meant where that is plain."""
     given = [one.strip() for one in found["given"].split(",")]
     values = [one.value for one in failure.operands]
     modules = [one for one in failure.operands if isinstance(one.value, nn.Module)]
@@ -111,7 +111,7 @@ def _form(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
 
 
 def _minus(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    """Which operand is the mask, and whether it is taken from 1."""
+    """Say which operand is the mask, and whether it is taken from 1."""
     masks = [one for one in failure.tensors if one.value.dtype is torch.bool]
     mask = masks[0] if masks else Operand("mask")
     name = failure.name_of(mask) if masks else "mask"

@@ -121,7 +121,7 @@ def _mask(failure: Failure, found: re.Match[str]) -> Explanation:
 
 
 def _picked(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    """Which index was given, and whether it picks one element of each row of a matrix."""
+    """Say which index was given, and whether it picks one element of each row of a matrix."""
     words: dict[str, Any] = {"is_flat": False, "index": "the index", "dim": ""}
     held, *rest = failure.operands or [Operand("")]
     index = next((one for one in rest if isinstance(one.value, Tensor)), None)

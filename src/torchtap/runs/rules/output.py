@@ -56,10 +56,8 @@ def double_softmax(view: View, *, tolerance: float = 1e-3) -> Iterator[Finding]:
 
 def _is_bounded_cross_entropy(view: View, classes: int) -> bool:
     """Return whether the gradient is as large as probabilities for logits leave it."""
-    gradient = view.site("", "grad_output")
-    l1, rows = view.series(gradient, "l1"), view.series(gradient, "numel") / classes
-    share = np.where(l1 > 2.0001, l1 / rows, l1) / 2
-    return bool(median(share) > 0.8 * (1 - math.e / (math.e + classes - 1)))
+    share = median(view.loss.wrong_share(classes))
+    return bool(share > 0.8 * (1 - math.e / (math.e + classes - 1)))
 
 
 def _double_sigmoid(view: View) -> Iterator[Finding]:

@@ -45,7 +45,7 @@ class Progress:
         classes = shape[-1] if len(shape) < 4 else shape[1]
         rounding = 1e-2 if view.dtype(gradient) in ("float16", "bfloat16") else 1e-4
         is_balanced = abs(mean) < rounding * rms
-        l1, top = view.start(gradient, "l1"), view.start(gradient, "absmax")
+        l1, top = view.start(gradient, "l1") / self.num_losses, view.start(gradient, "absmax")
         is_sum = 0.3 < top <= 1.001 and l1 <= 2.001 * view.start(gradient, "numel") / classes
         return classes if classes > 1 and is_balanced and (l1 <= 2.001 or is_sum) else 0
 
@@ -76,12 +76,23 @@ class Progress:
         view = self._view
         if not self.num_classes:
             return np.full(len(view.steps), math.nan)
-        gradient = view.site("", "grad_output")
-        l1 = view.series(gradient, "l1")
-        rows = view.series(gradient, "numel") / self.num_classes
-        l1 = np.where(l1 > 2.0001, l1 / rows, l1)
         with np.errstate(all="ignore"):
-            return -np.log(np.maximum(1 - l1 / 2, 1e-9))
+            return -np.log(np.maximum(1 - self.wrong_share(self.num_classes), 1e-9))
+
+    def wrong_share(self, classes: int) -> Floats:
+        """Return the mean of ``1 - p`` over the rows, as the gradient of a cross-entropy has it."""
+        view = self._view
+        gradient = view.site("", "grad_output")
+        l1 = view.series(gradient, "l1") / self.num_losses
+        rows = view.series(gradient, "numel") / classes / self.num_losses
+        found: Floats = np.where(l1 > 2.0001, l1 / rows, l1) / 2
+        return found
+
+    @property
+    def num_losses(self) -> int:
+        """How many losses a step has: one, or one of each rank of a merged run."""
+        meta = self._view.meta
+        return max(meta.world_size // meta.num_stages, 1) if meta.rank is None else 1
 
     @property
     def steps(self) -> list[int]:

@@ -10,6 +10,7 @@ from html import escape
 from torchtap.core.errors import InputError, MissingExtraError
 from torchtap.graphs.graph import Graph
 from torchtap.graphs.graph_function import graph as graph_of
+from torchtap.graphs.nodes import PARAMETER, Node
 from torchtap.runs.run import Run
 
 _STYLE = re.compile(r"<style>(.*?)</style>", re.DOTALL)
@@ -55,13 +56,20 @@ def _rules(svg: str) -> str:
 def _paths(graph: Graph) -> Iterator[str]:
     """Yield the beginning of each box, in the order in which they are drawn."""
     for box in graph.picture().boxes:
-        paths = [graph.nodes[number].path for number in box.nodes]
+        # The outputs of a graph of autograd are numbered after its nodes, and are no modules.
+        own = [number for number in box.nodes if number < len(graph.nodes)]
+        paths = [_module_of(graph.nodes[number]) for number in own]
         known = [path for path in paths if path]
         if not known:
             yield "<g><title>"
             continue
         path = _shared(known)
         yield f'<g tabindex="0" role="button" data-path="{escape(path)}"><title>'
+
+
+def _module_of(node: Node) -> str:
+    """Return the path of the module that a node is in, which holds a parameter."""
+    return node.path.rpartition(".")[0] if node.kind == PARAMETER else node.path
 
 
 def _shared(paths: list[str]) -> str:

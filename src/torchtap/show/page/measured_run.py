@@ -103,8 +103,9 @@ def measure_run(run: Run, label: str) -> MeasuredRun:
         rows = list(run.table()) if run.sites else []
     except SiteError:
         rows = []  # Sites of another phase alone.
+    kept = _steps_of_values(run)
     for row in rows:
-        own, series = _series_of(run, row.site, steps, found.notes)
+        own, series = _series_of(run, row.site, steps, kept, found.notes)
         series = {name: _spread(every, own, values) for name, values in series.items()}
         bad = np.flatnonzero(np.nan_to_num(series["nonfinite"]) > 0)
         first = every[int(bad[0])] if len(bad) else None
@@ -131,14 +132,22 @@ def _spread(steps: list[int], own: list[int], values: Floats) -> Floats:
     return found
 
 
+def _steps_of_values(run: Run) -> dict[Site, list[int]]:
+    """Return the steps of each site of which values were kept, read in one pass over them."""
+    found: dict[Site, dict[int, None]] = {}
+    for record in run.records() if len(run) else ():
+        found.setdefault(record.site, {})[record.step] = None
+    return {site: sorted(steps) for site, steps in found.items()}
+
+
 def _series_of(
-    run: Run, site: Site, steps: list[int], notes: list[str]
+    run: Run, site: Site, steps: list[int], of_values: Mapping[Site, list[int]], notes: list[str]
 ) -> tuple[list[int], dict[str, Floats]]:
     names = (*_READ, OF_UPDATES) if site.port == "update" else _READ
     if site in run.series:
         found = {name: run.array(site, name) for name in names}
     else:
-        own = sorted({record.step for record in run.records([site])})
+        own = of_values.get(site, [])
         kept = own[-_MOST_MEASURED:]
         if len(kept) < len(own):
             note = f"Values without statistics are measured of their last {_MOST_MEASURED} steps."

@@ -1,0 +1,207 @@
+"""Listens to the calls of a model and to its optimizers, and looks at the numbers of each step."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from torchtap.capture.training.scalers import Scalers
+from torchtap.capture.watch import numbers_of, watches_of
+from torchtap.core.torch_private import call_after_backward, current_task
+from torchtap.diagnosis.origins.guarded_steps import GuardedSteps
+from torchtap.diagnosis.origins.hits import Hits
+from torchtap.diagnosis.origins.investigate import Evidence
+from torchtap.diagnosis.origins.ranks import Ranks
+from torchtap.diagnosis.origins.recorder import Recorder
+from torchtap.diagnosis.origins.suspects import (
+    OptimizedParams,
+    first_bad_loss,
+    gradients_are_finite,
+)
+from torchtap.hooks.module_hook import keep_dynamo_out
+from torchtap.hooks.optimizer_hooks import has_closure, listen_to_optimizers
+
+
+class GuardEngine:
+    """Ends the steps of a training, and hands those on that are not finite.
+
+    Args:
+        model: any module.
+        optimizer: whose steps count; ``None`` for any that has a parameter of the model.
+        keep: how many steps are kept.
+        hits: takes the steps that are not finite.
+        recorder: is told of steps, if there is one.
+        ranks: that are guarded together.
+
+    Attributes:
+        steps: that are kept.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer | None,
+        keep: int,
+        *,
+        hits: Hits,
+        recorder: Recorder | None,
+        ranks: Ranks,
+    ) -> None:
+        self.steps = GuardedSteps(model, keep, begun=self._begin_call, arrived=self._arrived)
+        self._model, self._optimizer = model, optimizer
+        self._hits, self._recorder, self._ranks = hits, recorder, ranks
+        self._own = list(model.parameters())
+        self._optimized = OptimizedParams(frozenset(map(id, self._own)))
+        self._scalers = Scalers()
+        self._has_optimizer = optimizer is not None or any(map(self._optimized.of, _optimizers()))
+        self._task = -1
+        self._aside: list[tuple[Tensor, Tensor | None]] = []
+        self._handles: list[Any] = []
+
+    def attach(self) -> None:
+        """Begin to listen."""
+        self.steps.kept.attach()
+        self._handles = listen_to_optimizers(self)
+
+    def detach(self) -> None:
+        """Take everything off."""
+        self._give_back()
+        while self._handles:
+            self._handles.pop().remove()
+        self.steps.close()
+
+    # ------------------------------------------------------------------ calls
+
+    def _begin_call(self) -> None:
+        step = self.steps.running
+        if step.has_stepped or (step.has_backward and self._ended_otherwise()):
+            self.look_at_losses()
+            if self._recorder is not None:
+                self._recorder.step(step.numbers, step.ids)
+            self.steps.begin()
+        self.steps.trim()
+
+    def _ended_otherwise(self) -> bool:
+        """Return whether the step ended without an optimizer: a scaler skipped it, or none does."""
+        if not self._scalers.were_updated():
+            return not self._has_optimizer
+        scales = [one.get_scale() for one in self._scalers.alive()]
+        if min(scales, default=1.0) < 1.0:
+            self._hit(Evidence(self._own))
+        return True
+
+    def _arrived(self) -> None:
+        """A gradient arrived. Without an optimizer, the end of the backward is all there is."""
+        task = current_task()
+        if not (self._has_optimizer or self._ranks.are_many) and task != self._task:
+            self._task = task
+            call_after_backward(self._after_backward)
+
+    def _after_backward(self) -> None:
+        self._task = -1
+        if self._has_optimizer or not self._handles or gradients_are_finite(self._own):
+            return
+        self._scalers.note()
+        if not self._scalers.alive():  # A scaler looks for the largest scale that is finite.
+            self._hit(Evidence(self._own))
+
+    # ------------------------------------------------------------------ optimizers
+
+    def before_step(
+        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """A step of an optimizer begins."""
+        self._give_back()
+        params = self._params_of(optimizer)
+        if not params:
+            return None
+        self._has_optimizer = True
+        if has_closure(args, kwargs):
+            others = [self._checked(one, params) if callable(one) else one for one in args[1:]]
+            named = {k: self._checked(v, params) if callable(v) else v for k, v in kwargs.items()}
+            return (*args[:1], *others), named
+        step = self.steps.running
+        if self._check(params) and self._hits.is_left_out(step):
+            self._aside = [(one, one.grad) for one in params]
+            for one in params:
+                one.grad = None
+        step.has_stepped = True
+        return None
+
+    def after_step(self, optimizer: Optimizer) -> None:
+        """A step of an optimizer ended."""
+        self._give_back()
+
+    def _give_back(self) -> None:
+        while self._aside:
+            param, gradient = self._aside.pop()
+            param.grad = gradient
+
+    def _params_of(self, optimizer: Optimizer) -> list[Tensor]:
+        if self._optimizer is not None and optimizer is not self._optimizer:
+            return []
+        if getattr(optimizer, "found_inf", None) is not None:
+            return []  # A scaler has looked, and the optimizer leaves the step out itself.
+        return self._optimized.of(optimizer)
+
+    def _checked(self, closure: Callable[..., Any], params: list[Tensor]) -> Callable[..., Any]:
+        """A closure by which an optimizer computes gradients, which are looked at each time."""
+        step = self.steps.running
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            step.forget_calls()
+            step.has_stepped = False
+            loss = closure(*args, **kwargs)
+            step.has_stepped = True
+            if isinstance(loss, Tensor | float):
+                step.log({"loss": loss})
+            self._check(params)
+            return loss
+
+        return run
+
+    # ------------------------------------------------------------------ numbers
+
+    def _check(self, params: list[Tensor]) -> bool:
+        """Look at the running step; returns whether any rank has something not finite in it."""
+        step = self.steps.running
+        loss = self._bad_loss(num_back=0)
+        is_bad = self._ranks.any(bool(loss) or not gradients_are_finite(params))
+        if is_bad:
+            self._hit(Evidence(params, loss))
+        step.was_finite = not is_bad
+        self._hits.was_bad = is_bad
+        return is_bad
+
+    def look_at_losses(self) -> None:
+        """Look at losses that were logged after the optimizer's step."""
+        step = self.steps.running
+        if self._ranks.are_many or not step.was_finite:
+            return  # One rank alone must not stop; the next optimizer step tells.
+        loss = self._bad_loss(num_back=1)
+        if loss:
+            step.was_finite = False
+            self._hit(Evidence(self._own, loss, is_updated=True))
+
+    def _bad_loss(self, *, num_back: int) -> str:
+        numbers = dict(self.steps.running.numbers)
+        for watch in watches_of(self._model):
+            numbers.update(numbers_of(watch, num_back=num_back))
+        return first_bad_loss(numbers) or ""
+
+    def _hit(self, evidence: Evidence) -> None:
+        step, steps = self.steps.running, self.steps
+        known = replace(evidence, was_finite=steps.was_finite_before, ids=step.ids)
+        self._hits.hit(steps.kept, step, known)
+
+
+def _optimizers() -> Iterator[Optimizer]:
+    return (one for one in gc.get_objects() if issubclass(type(one), Optimizer))
+
+
+keep_dynamo_out(GuardEngine.before_step, GuardEngine.after_step)
