@@ -11,9 +11,7 @@ import torchtap as tt
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "situation", [*SITUATIONS, *STRANGERS], ids=lambda each: each.name
-)
+@pytest.mark.parametrize("situation", [*SITUATIONS, *STRANGERS], ids=lambda each: each.name)
 def test_the_planted_difference_comes_first(situation: Situation) -> None:
     two = situation.build()
     torch.manual_seed(0)
