@@ -27,7 +27,7 @@ OURS = {"_page", "_html_row", "_of_sites", "_underflow", "_overflow", "_bn1", "_
 """Private members that another file of torchtap reads, columns, a layer of the demo, a folder."""
 OPERATORS = {
     *("_scaled_dot_product_flash_attention_for_cpu", "_local_scalar_dense", "_unsafe_view"),
-    *("_foreach_", "_fused_", "_amp_foreach_"),
+    *("_foreach_", "_fused_", "_amp_foreach_", "_convolution", "_fused_dropout"),
 }
 """Operators, which have schemas that PyTorch keeps, and beginnings of their names."""
 
@@ -116,7 +116,7 @@ def holders() -> Iterator[object]:
     scaler.scale(x.sum()).backward()
     scaler.step(optimizer)
     yield from (optimizer, scaler, torch.nn.modules.conv, torch.nn.modules.batchnorm)
-    yield torch.nn.modules.instancenorm
+    yield from (torch.nn.modules.instancenorm, torch.nn.modules.dropout)
 
 
 READ_BY_PYTORCH = {

@@ -152,6 +152,16 @@ def test_a_tolerance_is_taken_in_place_of_rounding() -> None:
     assert tt.compare(a, b, tokens(), tolerance=0.5).same
 
 
+def test_weights_are_found_under_autocast_which_keeps_what_it_cast() -> None:
+    a = nn.Sequential(nn.Linear(4, 4), nn.GELU(), nn.Linear(4, 2))
+    b = copy.deepcopy(a)
+    with torch.no_grad():
+        b[2].weight.mul_(1.5)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        first = tt.compare(a, b, torch.randn(3, 4)).first
+    assert first is not None and (first.path, first.cause) == ("2", "weights")
+
+
 def test_nan_in_both_is_equal_and_is_said() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
     x = torch.tensor([[1.0, float("nan")], [1.0, 2.0]])

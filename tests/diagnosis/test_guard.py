@@ -255,6 +255,34 @@ def test_a_compiled_model_is_replayed_as_it_is_written() -> None:
     assert (guard.origin.operation, guard.origin.module) == ("log", ".")
 
 
+def test_a_scripted_part_takes_no_hooks_and_is_named_by_the_module_around_it() -> None:
+    class Log(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.log(x)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        scripted = torch.jit.script(Log())
+    model = nn.Sequential(negative(), scripted)
+    steps = training(model, torch.ones(3, 2))
+    with tt.guard(model) as guard, pytest.raises(tt.NonFiniteError):
+        next(steps)
+        next(steps)
+    assert guard.origin is not None
+    assert (guard.origin.operation, guard.origin.module) == ("log", ".")
+
+
+def test_a_part_that_is_called_alone_is_replayed_and_its_input_is_named() -> None:
+    model = nn.ModuleDict({"enc": nn.Linear(2, 2), "dec": nn.Linear(2, 2)})
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with tt.guard(model) as guard, pytest.raises(tt.NonFiniteError):
+        hidden = model["enc"](torch.ones(3, 2))
+        model["dec"](hidden / (hidden - hidden)).sum().backward()
+        optimizer.step()
+    assert guard.origin is not None
+    assert (guard.origin.phase, guard.origin.module) == ("input", "dec")
+
+
 def test_bad_arguments_are_refused() -> None:
     model: Any = nn.Linear(1, 1)
     with pytest.raises(tt.InputError, match="keep=0"):

@@ -160,6 +160,19 @@ def test_autocast_buffers_and_modes_are_those_of_the_call() -> None:
     assert replayed(call)
 
 
+def test_a_backward_runs_outside_of_autocast() -> None:
+    torch.manual_seed(0)
+    model, x = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), torch.randn(2, 5, 16)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        call = tt.record_call(model, ".", x, loss=torch.sum)
+        assert replayed(call)
+        loss = model(x).sum()
+    loss.backward()
+    assert replayed(call)
+    weight = model.self_attn.in_proj_weight
+    assert torch.equal(call.result.parameters["self_attn.in_proj_weight"], weight.grad)  # type: ignore[arg-type]
+
+
 def test_without_gradients_the_forward_is_held() -> None:
     model = nn.Linear(2, 2)
     for mode in (torch.no_grad, torch.inference_mode):

@@ -890,6 +890,9 @@ ATTRIBUTES: Mapping[str, str] = MappingProxyType(
         "_forward_hooks": "hooks after a forward",
         "_forward_pre_hooks": "hooks before a forward",
         "_forward_pre_hooks_with_kwargs": "which of them take keywords",
+        "_forward_hooks_with_kwargs": "which hooks after a forward take keywords",
+        "_forward_hooks_always_called": "which of them run after an exception too",
+        "_is_full_backward_hook": "of which kind the hooks after a backward are",
         "_backward_pre_hooks": "hooks before the backward of a module",
         "_qkv_same_embed_dim": "whether attention may run as one fused kernel",
         "_orig_mod": "the model inside torch.compile(model)",
@@ -897,6 +900,8 @@ ATTRIBUTES: Mapping[str, str] = MappingProxyType(
         "_fsdp_wrapped_module": "the model inside FullyShardedDataParallel",
         "_checkpoint_wrapped_module": "the model inside a checkpoint wrapper",
         "_ConvNd": "class of all convolutions, by its name",
+        "_DropoutNd": "class of all dropouts, by its name",
+        "_NormBase": "class of batch and instance norms, by its name",
         "_BatchNorm": "class of all batch norms, by its name",
         "_InstanceNorm": "class of all instance norms, by its name",
         # Parameters of FSDP, and placements of DTensor.

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils import parametrize
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
@@ -304,6 +305,19 @@ def _is_there(name: str) -> Probe:
     return lambda: find(name) is not torch_private.GONE
 
 
+def _parametrised() -> bool:
+    """A module that is made a parametrised one by hand computes its weight by the modules of it."""
+    made: Any = torch.nn.Module()
+    weight = torch.full((2,), 3.0)
+    made.parametrizations = torch.nn.ModuleDict(
+        {"weight": parametrize.ParametrizationList([torch.nn.Softplus()], weight, unsafe=True)}
+    )
+    find("torch.nn.utils.parametrize._inject_new_class")(made)
+    find("torch.nn.utils.parametrize._inject_property")(made, "weight")
+    computed = torch.nn.functional.softplus(made.parametrizations["weight"].original)
+    return torch.equal(made.weight, computed) and parametrize.is_parametrized(made, "weight")
+
+
 def _given_to_backward() -> bool:
     x: Any = torch.ones(2, requires_grad=True)
     y = x * 3
@@ -485,6 +499,8 @@ PROBES: Mapping[str, Probe] = MappingProxyType(
             "torch.distributed.pipelining.schedules._PipelineSchedule"
         ),
         "torch.jit._builtins._register_builtin": _is_there("torch.jit._builtins._register_builtin"),
+        "torch.nn.utils.parametrize._inject_new_class": _parametrised,
+        "torch.nn.utils.parametrize._inject_property": _parametrised,
         "torch.autograd.backward": _given_to_backward,
         "torch.autograd.grad": _asked_of_backward,
         "torch.autograd.graph._engine_run_backward": _run_backward,

@@ -19,6 +19,7 @@ from torchtap.core.text import plural
 from torchtap.diagnosis.calls.call import Call
 from torchtap.diagnosis.calls.call_gradients import CallGradients, accumulated
 from torchtap.diagnosis.calls.capture import Capture, Captured
+from torchtap.diagnosis.calls.standalone.surroundings import without_autocast
 from torchtap.hooks.fused import REASON
 from torchtap.hooks.uncompiled import uncompiled
 from torchtap.studies.trial import Loss, Trial
@@ -156,7 +157,8 @@ def _run(
 
 def _backward(loss: Tensor, *, is_default: bool) -> list[str]:
     try:
-        loss.backward()  # type: ignore[no-untyped-call]
+        with without_autocast():  # As PyTorch advises: a replay cannot tell where it was run.
+            loss.backward()  # type: ignore[no-untyped-call]
     except RuntimeError as error:
         if not is_default:
             raise

@@ -160,10 +160,12 @@ class Feeder:
             elif lent.dtype:
                 for pair in self.params:
                     pair.own.data = pair.unrounded().contiguous()
+            torch.clear_autocast_cache()  # It holds weights that were cast before.
             yield
         finally:
             for param, data in before:
                 param.data = data
+            torch.clear_autocast_cache()
 
     @contextlib.contextmanager
     def _generators(self, lent: Lent) -> Iterator[None]:

@@ -102,8 +102,7 @@ def when_clean(
 def _why_not(kept: Kept, calls: Sequence[KeptCall]) -> str:
     if not calls:
         return _NO_CALL
-    params = (param for one in kept.every for param in one._parameters.values())
-    held = [one for one in params if one is not None]
+    held = [param for one in kept.every for param in one.parameters(recurse=False)]
     if any(is_distributed(one) or is_part_of_flat(one) for one in held):
         return _SHARDED
     return ""

@@ -107,9 +107,11 @@ class Kept:
         self._parts: CallFollower[FollowedCall] = CallFollower(self._follower.running)
         self._is_called = type(model).__name__ == "OptimizedModule"
         self._random = RandomState(self.every)
-        self.places = [(one, name) for one in self.every for name in one._buffers]
+        # A ScriptModule lets nothing in its tables be replaced, and lists them in another way.
+        plain = [one for one in self.every if not isinstance(one, torch.jit.ScriptModule)]
+        self.places = [(one, name) for one in plain for name in one._buffers]
         self._params = [
-            (one, name, held) for one in self.every for name, held in one._parameters.items()
+            (one, name, held) for one in plain for name, held in one._parameters.items()
         ]
         self._changing = set(range(len(self.places)))  # Buffers that forwards write into.
         self._is_first = True

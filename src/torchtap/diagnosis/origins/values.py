@@ -96,9 +96,9 @@ def is_mask(tensor: Tensor) -> bool:
         return False
     flat = parts[0].reshape(-1)
     usual = flat[flat != -torch.inf]
-    if usual.numel() == flat.numel():
+    if usual.numel() in (0, flat.numel()):
         return False
-    return usual.numel() == 0 or bool(usual.isfinite().all() & (usual == usual[0]).all())
+    return bool(usual.isfinite().all() & (usual == usual[0]).all())
 
 
 def shown(tensor: Tensor, index: Index | None = None) -> str:

@@ -12,7 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtap.diagnosis.calls.standalone.surroundings import Surroundings, as_it_was
+from torchtap.diagnosis.calls.standalone.surroundings import (
+    Surroundings,
+    as_it_was,
+    without_autocast,
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -245,7 +249,8 @@ def _backward(outputs: Mapping[str, Tensor], arriving: Mapping[str, Tensor]) -> 
     for tensor, gradient in fed:
         tensor.register_hook(lambda _, whole=gradient: whole)  # type: ignore[no-untyped-call]
     if fed:
-        torch.autograd.backward([one for one, _ in fed], [one.clone() for _, one in fed])
+        with without_autocast():
+            torch.autograd.backward([one for one, _ in fed], [one.clone() for _, one in fed])
 
 
 def differences(recorded: Result, again: Result) -> dict[str, str]:

@@ -143,6 +143,17 @@ def as_it_was(around: Surroundings, *, is_random: bool = True) -> Iterator[Calla
 
 
 @contextlib.contextmanager
+def without_autocast() -> Iterator[None]:
+    """Inside, autocast is off on all devices, as it is to be in a backward."""
+    with contextlib.ExitStack() as stack:
+        for name in _devices():
+            if torch.is_autocast_enabled(name):
+                dtype = torch.get_autocast_dtype(name)
+                stack.enter_context(torch.autocast(name, dtype=dtype, enabled=False))
+        yield
+
+
+@contextlib.contextmanager
 def _modes(around: Surroundings) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for name, (is_on, dtype) in around["autocast"].items():
