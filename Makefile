@@ -10,7 +10,7 @@ CONSTRAINTS := $(VENV)/constraints.txt
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint $(CONSTRAINTS)
 # The tests that stand nearest to PyTorch, for a second release of it.
 NEAREST := tests/laws tests/hooks tests/capture tests/edits tests/saved tests/graphs tests/failures \
-	tests/core
+	tests/core tests/diagnosis
 
 .PHONY: demo test test-slow test-nearest check format benchmark versions release-check clean
 
