@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import argparse
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from versions import PAIRS, ROOT
+from versions import PAIRS, ROOT, is_installed
 
 
 def main() -> None:
@@ -33,7 +32,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         wheel = built(Path(folder))
         for python, torch in pairs:
-            if shutil.which(python) is None:
+            if not is_installed(python):
                 print(f"{python} is not installed: left out", file=sys.stderr)
                 continue
             home = Path(folder) / f"{Path(python).name}-{torch}"

@@ -58,7 +58,7 @@ def made_environments() -> list[Path]:
     """Environments that ``make`` sets up for the pairs whose Python is here."""
     found = []
     for python, torch in PAIRS:
-        if shutil.which(python) is None:
+        if not is_installed(python):
             print(f"{python} is not installed: left out", file=sys.stderr)
             continue
         own = ["python3"] if python == f"python3.{sys.version_info.minor}" else [python]
@@ -68,6 +68,12 @@ def made_environments() -> list[Path]:
         subprocess.run(["make", f"{folder}/.test", *words], cwd=ROOT, check=True)
         found.append(ROOT / folder)
     return found
+
+
+def is_installed(python: str) -> bool:
+    """Return whether a Python runs here: pyenv has commands of names that it does not run."""
+    words = [python, "--version"]
+    return bool(shutil.which(python)) and not subprocess.run(words, capture_output=True).returncode
 
 
 def run_tests(python: Path) -> tuple[str, dict[str, int]]:
