@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable
 from typing import Any
@@ -11,9 +12,11 @@ import pytest
 import torch
 from bits import bits
 from planted_faults import PLANTED
-from torch import nn
+from random_numbers import normal
+from torch import Tensor, nn
 
 import torchtap as tt
+from torchtap.diagnosis.origins.origin import origin_of
 from torchtap.testing import Net, Specimen, default_loss, zoo
 
 
@@ -168,3 +171,26 @@ def test_an_origin_is_read_from_json() -> None:
         origin.file_hash,
     )
     assert len(origin.file_hash) == 64
+
+
+def test_the_way_is_drawn_as_a_graph_and_kept_as_plain_values() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.Softmax(-1))
+    model.append(nn.Linear(4, 2))
+
+    def step(x: Tensor) -> Tensor:
+        return model[2](torch.log(model[1](model[0](x)) - 1.0)).square().mean()
+
+    origin = tt.locate(model, step, normal(5, 3))
+    assert origin is not None
+    assert origin.path == ("log", "addmm", "pow", "mean")
+    graph = origin.graph()
+    assert [(node.name, node.kind, node.path) for node in graph.nodes] == [
+        ("log", "not finite", ""),
+        ("addmm", "operation", "2"),
+        ("pow", "operation", ""),
+        ("mean", "operation", ""),
+    ]
+    assert [(edge.source, edge.target) for edge in graph.edges] == [(0, 1), (1, 2), (2, 3)]
+    assert "made the first NaN or Inf" in graph.svg()
+    kept = origin_of(json.loads(json.dumps(origin.as_dict())))
+    assert (kept.way, kept.text) == (origin.way, origin.text)

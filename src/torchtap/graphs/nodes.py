@@ -9,7 +9,7 @@ from torchtap.core.text import typed
 OPERATION, VIEW, IN_PLACE = "operation", "view", "in-place"
 PARAMETER, INPUT, OUTPUT = "parameter", "input", "output"
 FUNCTION, CHECKPOINT, COMPILED, MODULE = "custom function", "checkpoint", "compiled", "module"
-RAISED = "raised"
+RAISED, NOT_FINITE = "raised", "not finite"
 """Kinds of nodes."""
 KEPT, FREED, RECOMPUTED, PACKED, OVERWRITTEN = (
     "kept",
@@ -98,8 +98,8 @@ class Node:
         name: of an autograd node PyTorch's, as ``AddmmBackward0``; in an execution the name of the
             operation, or the class of the module.
         kind: ``operation``, ``view``, ``in-place``, ``parameter``, ``input``, ``output``,
-            ``custom function``, ``checkpoint``, ``compiled``, ``module``, or ``raised`` (where the
-            forward ended).
+            ``custom function``, ``checkpoint``, ``compiled``, ``module``, ``raised`` (where the
+            forward ended), or ``not finite`` (what made the first NaN or Inf).
         path: of the module that made the node, ``""`` for the root or where it is not known. A
             parameter and a buffer have their own path, an input its name, and one tensor that is
             several inputs all their names.

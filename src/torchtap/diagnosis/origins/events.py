@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from torch import Tensor
 
 from torchtap.core.tensors import storage_id
-from torchtap.diagnosis.origins.origin import Origin
+from torchtap.diagnosis.origins.origin import Origin, Passage
 from torchtap.diagnosis.origins.values import badness
 
 _VIEWS = frozenset(
@@ -56,7 +56,7 @@ class Event:
         turned = [one for one in above if one.is_new and not one.is_meant]
         return min(made or turned or above, key=lambda one: one.number)
 
-    def way_from(self, root: Event) -> tuple[str, ...]:
+    def way_from(self, root: Event) -> tuple[Passage, ...]:
         """Return the operations from a root to this event, by the shortest way."""
         ways: dict[int, Event | None] = {self.number: None}
         waiting = [self]
@@ -67,10 +67,10 @@ class Event:
                 if parent.number not in ways:
                     ways[parent.number] = event
                     waiting.append(parent)
-        way, at = list[str](), root if root.number in ways else None
+        way, at = list[Passage](), root if root.number in ways else None
         while at is not None:
             if at is root or at.origin.operation not in _VIEWS:
-                way.append(at.origin.operation or at.origin.phase)
+                way.append(at.origin.passage)
             at = ways[at.number]
         return tuple(way)
 
@@ -143,7 +143,7 @@ class Events:
         if not pairs:
             return None
         root, end = min(pairs, key=lambda pair: (pair[0].is_meant, pair[0].number))
-        return replace(root.origin, path=end.way_from(root))
+        return replace(root.origin, way=end.way_from(root))
 
 
 def _key(tensor: Tensor) -> int:

@@ -9,10 +9,29 @@ from typing import Any
 
 from torchtap.core.source_files import shown_file
 from torchtap.core.text import plural
+from torchtap.graphs.graph import EXECUTION, Graph
+from torchtap.graphs.nodes import NOT_FINITE, OPERATION, Edge, Node
 
 INPUT, PARAMETER, FORWARD = "input", "parameter", "forward"
 BACKWARD, OPTIMIZER = "backward", "optimizer"
 _MOST_ROWS, _MOST_STEPS = 8, 12
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """An operation that a value which is not finite went through.
+
+    Attributes:
+        operation: ATen's name of it, without overload; the phase where no operation made the value.
+        module: path of the innermost module that ran, ``"."`` for the model, or ``None``.
+        file: of the line of source; empty where there is none.
+        line: its number.
+    """
+
+    operation: str
+    module: str | None = None
+    file: str = ""
+    line: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +60,7 @@ class Origin:
         rows: the samples of the batch that are not finite when they are computed alone.
         ids: the ids of those samples, where they are known.
         path: operations from the origin to the loss, gradient or parameter.
+        way: the same operations, each with its module and line; :meth:`graph` draws them.
         text: all of it in one paragraph.
 
     Example:
@@ -66,9 +86,27 @@ class Origin:
     rank: int | None = None
     rows: tuple[int, ...] = ()
     ids: tuple[int | str, ...] = ()
-    path: tuple[str, ...] = ()
+    way: tuple[Passage, ...] = ()
     note: str = ""
     file_hash: str = ""
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """Return the operations from the origin to the loss, gradient or parameter."""
+        return tuple(one.operation for one in self.way)
+
+    @property
+    def passage(self) -> Passage:
+        """Return the operation alone, as a part of another origin's way."""
+        return Passage(self.operation or self.phase, self.module, self.file, self.line)
+
+    def graph(self) -> Graph:
+        """Return the way from the origin to the loss, gradient or parameter as a graph.
+
+        Its first node is marked as the one that is not finite; printing, ``save`` and notebooks
+        work as those of ``tt.graph``.
+        """
+        return graph_of_way(self)
 
     @property
     def text(self) -> str:
@@ -82,6 +120,7 @@ class Origin:
         """Return plain values by name, as JSON holds them; :func:`origin_of` reads them."""
         entry = asdict(self)
         entry["value"] = repr(self.value)
+        entry["path"] = list(self.path)
         entry["cause"] = None if self.cause is None else self.cause.as_dict()
         return entry
 
@@ -89,8 +128,9 @@ class Origin:
 def origin_of(entry: Mapping[str, Any]) -> Origin:
     """Restore an origin from the values of :meth:`Origin.as_dict`; unknown names are left out."""
     known = {one.name: entry[one.name] for one in fields(Origin) if one.name in entry}
-    for name in ("index", "rows", "ids", "path"):
+    for name in ("index", "rows", "ids"):
         known[name] = tuple(known.get(name, ()))
+    known["way"] = tuple(Passage(**one) for one in known.get("way", ()))
     value = complex(known.get("value", "nan"))
     known["value"] = value if value.imag else value.real
     if known.get("cause") is not None:
@@ -163,3 +203,22 @@ def _samples(origin: Origin) -> str:
     count = plural(len(origin.rows), "sample")
     verb = "does" if len(origin.rows) == 1 else "do"
     return f"{count} of the batch {verb} it alone: {listed}."
+
+
+def graph_of_way(origin: Origin) -> Graph:
+    """Return the graph of an origin: its operations, one after the other."""
+    nodes = tuple(
+        Node(
+            number,
+            one.operation,
+            OPERATION if number else NOT_FINITE,
+            "" if one.module in (None, ".") else one.module,
+            line=f"{shown_file(one.file)}:{one.line}" if one.file else "",
+            note=f"{list(origin.index)} is {origin.value}" if not number else "",
+        )
+        for number, one in enumerate(origin.way)
+    )
+    edges = tuple(Edge(at, at + 1, 0, 0) for at in range(len(nodes) - 1))
+    kind = "NaN" if cmath.isnan(origin.value) else "Inf"
+    title = f"The way of {kind} from {origin.operation or origin.phase}"
+    return Graph(EXECUTION, title, nodes, edges, notes=(origin.text,))

@@ -57,7 +57,12 @@ class Replay:
             summed over the backwards.
         """
         memory = self.before.memory
-        trace = Trace(self._model, before_write=memory.before_write, made=memory.made)
+        trace = Trace(
+            self._model,
+            before_write=memory.before_write,
+            made=memory.made,
+            with_optimizers=False,
+        )
         outs: list[Tensor] = []
         in_loss: list[Tensor] = []  # Those to which the loss sent a gradient.
         gradients: list[tuple[int, Tensor]] = []

@@ -55,6 +55,8 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         model: whose modules are named.
         before_write: called with tensors that are about to be written into.
         made: called with tensors of new memory.
+        with_optimizers: whether steps of optimizers run under it. From inside of a step they do
+            not, and the table of hooks that PyTorch iterates over there has to stay as it is.
 
     Attributes:
         events: what is not finite.
@@ -68,8 +70,10 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         *,
         before_write: Write = lambda _: None,
         made: Write = lambda _: None,
+        with_optimizers: bool = True,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._with_optimizers = with_optimizers
         self.events = Events()
         self.losses: list[Tensor] = []
         self.calls = ModuleCalls(model)
@@ -87,7 +91,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         with ExitStack() as opened:
             self.calls.attach()
             opened.callback(self.calls.detach)
-            for handle in listen_to_optimizers(self):
+            for handle in listen_to_optimizers(self) if self._with_optimizers else ():
                 opened.callback(handle.remove)
             opened.enter_context(torch.autograd.set_detect_anomaly(True, check_nan=False))
             self._begin()

@@ -12,6 +12,7 @@ from torchtap.graphs.nodes import (
     IN_PLACE,
     INPUT,
     MODULE,
+    NOT_FINITE,
     OPERATION,
     OUTPUT,
     PARAMETER,
@@ -54,6 +55,7 @@ LOOKS = {
     CALL: Look("module with more inside", "#cfe6f5", "#1d4a66", "#0072b2"),
     GROUP: Look("several operations", "#ececec", "#383838", "#555555", "6 3"),
     RAISED: Look("the forward raised here", "#f9d0c4", "#5c1a08", "#b03000", "7 2"),
+    NOT_FINITE: Look("made the first NaN or Inf", "#f9d0c4", "#5c1a08", "#b03000", "3 2"),
 }
 INK = {"light": "#1a1a1a", "dark": "#ececec"}
 SOFT = {"light": "#555555", "dark": "#b5b5b5"}
