@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import inspect
 import json
 import math
 import types
@@ -193,7 +194,9 @@ def _state(value: Any) -> dict[str, Any]:
     for kind in type(value).__mro__:
         slots = kind.__dict__.get("__slots__", ())
         for name in (slots,) if isinstance(slots, str) else slots:
-            if name not in ("__dict__", "__weakref__") and hasattr(value, name):
+            is_shown = inspect.getattr_static(type(value), name, None) is kind.__dict__.get(name)
+            # A property of a class below may stand in a slot's place, as in pathlib since 3.13.
+            if is_shown and name not in ("__dict__", "__weakref__") and hasattr(value, name):
                 own.setdefault(name, getattr(value, name))
     if isinstance(value, collections.defaultdict):
         own["default_factory"] = value.default_factory
