@@ -62,7 +62,7 @@ class _Measured:
 def audit(
     model: nn.Module,
     *inputs: Any,
-    dtypes: Sequence[DType] = ("bfloat16", "float16"),
+    dtypes: DType | Sequence[DType] = ("bfloat16", "float16"),
     **kwargs: Any,
 ) -> Table:
     """Measure the rounding error of each module by itself, and what other dtypes would do to it.
@@ -80,7 +80,7 @@ def audit(
     Args:
         model: any module, in the modes in which it is audited. It is left as it was.
         *inputs: what the model is called with.
-        dtypes: names or dtypes; one column each.
+        dtypes: names or dtypes, or one of them; one column each.
         **kwargs: what the model is called with.
 
     Returns:
@@ -102,6 +102,8 @@ def audit(
     """
     require("tt.audit", model)
     refuse_sharded(model)
+    if isinstance(dtypes, str | torch.dtype):
+        dtypes = (dtypes,)
     casts = {_name_of(one): _dtype_of(one) for one in dtypes}
     modules, _ = modules_of(model)
     called = {

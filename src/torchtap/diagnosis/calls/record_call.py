@@ -62,7 +62,8 @@ def record_call(
     Raises:
         SiteError: the model has no module of that path.
         CaptureError: the module was not called as often, or ran where no hook is called.
-        InputError: something that it was given cannot be held (a generator, an open file).
+        InputError: ``path`` is no text, or something that the module was given cannot be held (a
+            generator, an open file).
 
     Example:
         >>> import torch, torchtap as tt
@@ -72,6 +73,10 @@ def record_call(
         True
     """
     require("tt.record_call", model)
+    if not isinstance(path, str):
+        raise InputError(
+            f"path is {type(path).__name__}; expected the path of a module, as in named_modules()."
+        )
     modules, aliases = modules_of(model)
     path = "" if path == "." else aliases.get(path, path)
     _refuse_place(model, modules, path, call)

@@ -117,6 +117,11 @@ def replay(call: Call | str | Path, *, module: nn.Module | None = None) -> Any:
 def replayed(call: Call | str | Path, *, module: nn.Module | None = None) -> Replay:
     """Run a held call again and return the comparison; see :func:`replay`."""
     require("tt.replay")
+    if not isinstance(call, Call | str | Path):
+        raise InputError(
+            f"call is {type(call).__name__}; expected what tt.record_call returned, or the folder "
+            f"of a saved call."
+        )
     if not isinstance(call, Call):
         from torchtap.diagnosis.calls.writing import load_call
 

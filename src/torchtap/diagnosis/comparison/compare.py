@@ -81,7 +81,8 @@ def compare(
         True
     """
     names = renaming(map)
-    if tolerance is not None and not (tolerance >= 0 and math.isfinite(tolerance)):
+    is_number = isinstance(tolerance, int | float)
+    if tolerance is not None and not (is_number and 0 <= tolerance < math.inf):
         raise CompareError(f"tolerance is {tolerance!r}; expected a number from 0.")
     if isinstance(a, nn.Module) and isinstance(b, nn.Module):
         from torchtap.diagnosis.comparison.two_modules import compare_modules

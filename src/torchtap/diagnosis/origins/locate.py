@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from torchtap.core.distributed import num_ranks, own_rank
 from torchtap.core.doors import require
+from torchtap.core.errors import InputError
 from torchtap.core.rebuild import replace_arguments
 from torchtap.core.source_files import hash_of
 from torchtap.diagnosis.origins.origin import INPUT, OPTIMIZER, PARAMETER, Origin
@@ -40,6 +41,7 @@ def locate(model: nn.Module, step: Callable[..., Any], *batch: Any) -> Origin | 
         the origin; ``None`` where the loss, the gradients and the parameters are finite.
 
     Raises:
+        InputError: ``step`` is no function.
         Exception: what ``step`` raised, if nothing was found that is not finite.
 
     Example:
@@ -59,6 +61,11 @@ def locate(model: nn.Module, step: Callable[..., Any], *batch: Any) -> Origin | 
         ('sqrt', (0, 0), 'float32[2, 1] -2..2 (there -2)')
     """
     require("tt.locate", model)
+    if not callable(step):
+        raise InputError(
+            f"step is {type(step).__name__}; expected a function that runs one training step: its "
+            f"forward, loss, backward, clipping and optimizer."
+        )
     located = _Located(model, step, batch)
     found = located.trace()
     if found is not None and located.is_scaled:
