@@ -106,6 +106,17 @@ def test_a_gradient_that_is_altered_after_the_backward_is_no_race() -> None:
     assert "clipping" in guard.origin.text
 
 
+def test_a_parameter_beside_the_model_is_said_to_be_none_of_its_own() -> None:
+    first, second = _net(nn.Identity()), _net(nn.Identity())
+    optimizer = torch.optim.SGD([*first.parameters(), *second.parameters()], lr=0.01)
+    x = normal(5, 6, seed=0)
+    with tt.guard(first, on=lambda origin: None) as guard:
+        (first(x).mean() + second(x * INF).mean()).backward()
+        optimizer.step()
+    assert guard.origin is not None
+    assert "no part of this model" in guard.origin.text
+
+
 def test_a_closed_guard_keeps_no_batch() -> None:
     model, x = _net(nn.Identity()), normal(5, 6, seed=0)
     alive = weakref.ref(x)

@@ -39,6 +39,10 @@ _OVERWRITTEN = (
     "The replay is finite, but an argument of the model was overwritten before the replay: the "
     "step ran on other values, so the origin cannot be found from it."
 )
+_FOREIGN = (
+    "The replay of this model is finite, and so are the gradients of its parameters. One that its "
+    "optimizer holds beside them is not: it belongs to no part of this model."
+)
 _SUM = "Each backward of the step is finite, the sum of their gradients is not."
 _UPDATED = "It was replayed with the weights after the update of its optimizer."
 
@@ -106,6 +110,8 @@ def when_clean(
         return _complete(found, replay, evidence)
     if any(map(badness, sums)):
         return _unexplained(evidence, _SUM)
+    if not _own_is_bad(model, calls, evidence):
+        return _unexplained(evidence, _FOREIGN)
     gradients = [one.grad for one in evidence.params if one.grad is not None]
     is_scaled = all(not bool(torch.isfinite(one).any()) for one in tensors_of(gradients))
     if is_scaled or num_ranks() > 1:
@@ -114,6 +120,13 @@ def when_clean(
     if again is None and len(sums) == len(others) and all(map(same, sums, others)):
         return replace(_unexplained(evidence, _WRITTEN), phase=OPTIMIZER)
     return _unexplained(evidence, _NOT_REPRODUCIBLE)
+
+
+def _own_is_bad(model: nn.Module, calls: Sequence[KeptCall], evidence: Evidence) -> bool:
+    """Return whether gradients of the model's own parameters, or of all it has, are not finite."""
+    bad = {id(one) for one in evidence.params if one.grad is not None and badness(one.grad)}
+    is_lent = any(call.lent is not None for call in calls)  # Made of others by functional_call.
+    return not bad or is_lent or any(id(one) in bad for one in model.parameters())
 
 
 def _why_not(kept: Kept, calls: Sequence[KeptCall]) -> str:
