@@ -227,6 +227,31 @@ def test_a_scaler_that_looks_for_its_scale_is_normal_and_a_scale_below_one_is_no
     assert (guard.origin.phase, guard.origin.module) == ("parameter", ".")
 
 
+def test_only_the_scaler_that_steps_the_optimizer_counts() -> None:
+    def trained(*, init_scale: float, x: Tensor, others: bool = False) -> tt.Origin | None:
+        model, other = nn.Linear(2, 2), nn.Linear(2, 2)
+        pairs = [
+            (one, torch.optim.SGD(one.parameters(), lr=1e-3), torch.amp.GradScaler("cpu", scale))
+            for one, scale in ((model, init_scale), (other, 0.5))
+        ]
+        with tt.guard(model, on=lambda _: None) as guard:
+            for _ in range(12):
+                for one, optimizer, scaler in pairs[: 1 + others]:
+                    optimizer.zero_grad()
+                    scaler.scale(one(x if one is model else x * math.nan).sum()).backward()
+                    scaler.step(optimizer)
+                    scaler.update()
+        return guard.origin
+
+    left = torch.amp.GradScaler("cpu", 0.5)  # By a training that is over.
+    left.scale(torch.ones(()))
+    x = torch.full((1, 2), 30.0)
+    assert trained(init_scale=2.0**127, x=x) is None
+    assert trained(init_scale=2.0**127, x=x, others=True) is None
+    assert left.get_scale() == 0.5
+    assert trained(init_scale=2.0, x=x * math.nan) is not None
+
+
 def test_locate_leaves_the_search_of_a_scaler_alone() -> None:
     model = nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)

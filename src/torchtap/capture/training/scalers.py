@@ -6,6 +6,7 @@ import gc
 import weakref
 
 from torch.amp.grad_scaler import GradScaler
+from torch.optim import Optimizer
 
 from torchtap.core.torch_private import scale_version
 
@@ -20,6 +21,7 @@ class Scalers:
     def __init__(self) -> None:
         self._found: list[weakref.ref[GradScaler]] | None = None
         self._versions: dict[int, int] = {}
+        self._stepping: weakref.WeakSet[GradScaler] = weakref.WeakSet()
 
     def note(self) -> None:
         """Updates so far are known of."""
@@ -34,10 +36,29 @@ class Scalers:
 
     def were_updated(self) -> bool:
         """Return whether any was updated since the last time."""
+        return bool(self.updated())
+
+    def learn(self, optimizer: Optimizer) -> None:
+        """Learn which scalers step an optimizer; called as its step begins, with which they do."""
+        if self._found is None:
+            self._look()
+        for scaler in self.alive():
+            states = getattr(scaler, "_per_optimizer_states", {})
+            if id(optimizer) in states and states[id(optimizer)]["found_inf_per_device"]:
+                self._stepping.add(scaler)
+
+    def updated(self) -> list[GradScaler]:
+        """Return those updated since the last time: of those that step the optimizers, if known."""
         if self._found is None:
             self._look()
         before, self._versions = self._versions, self._now()
-        return any(version > before.get(key, 0) for key, version in self._versions.items())
+        found = [one for one in self.alive() if scale_version(one) > before.get(id(one), 0)]
+        return [one for one in found if one in self._stepping or not self._stepping]
+
+    @staticmethod
+    def is_counting_anew(scaler: GradScaler) -> bool:
+        """Return whether the last update changed the scale; reads a number of the device."""
+        return scaler.state_dict().get("_growth_tracker") == 0
 
     def have_skipped(self) -> bool:
         """Return whether any found gradients that are not finite since the last :meth:`note`.
@@ -55,7 +76,7 @@ class Scalers:
             return True  # And was not updated since.
         if scale_version(scaler) <= self._versions.get(id(scaler), 0):
             return False
-        return scaler.state_dict().get("_growth_tracker") == 0  # Steps in a row that were made.
+        return self.is_counting_anew(scaler)  # It counts the steps in a row that were made.
 
     def _look(self) -> None:
         scalers = (one for one in gc.get_objects() if issubclass(type(one), GradScaler))

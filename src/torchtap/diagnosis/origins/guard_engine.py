@@ -84,14 +84,18 @@ class GuardEngine:
             if self._recorder is not None:
                 self._recorder.step(step.numbers, step.ids)
             self.steps.begin()
+            if self._scalers.are_known:
+                self._scalers.note()
         self.steps.trim()
 
     def _ended_otherwise(self) -> bool:
         """Return whether the step ended without an optimizer: a scaler skipped it, or none does."""
-        if not self._scalers.were_updated():
+        updated = self._scalers.updated()
+        if not updated:
             return not self._has_optimizer
-        scales = [one.get_scale() for one in self._scalers.alive()]
-        if min(scales, default=1.0) < 1.0:
+        # One that belongs to another model may be among them: then all have to agree.
+        scales = [one.get_scale() for one in updated if self._scalers.is_counting_anew(one)]
+        if max(scales, default=1.0) < 1.0:
             self._hit(Evidence(self._own))
         return True
 
@@ -117,6 +121,8 @@ class GuardEngine:
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         """A step of an optimizer begins."""
         self._give_back()
+        if self._is_own(optimizer):
+            self._scalers.learn(optimizer)
         params = self._params_of(optimizer)
         if not params:
             return None
@@ -142,8 +148,12 @@ class GuardEngine:
             param, gradient = self._aside.pop()
             param.grad = gradient
 
+    def _is_own(self, optimizer: Optimizer) -> bool:
+        is_asked_for = self._optimizer is None or optimizer is self._optimizer
+        return is_asked_for and bool(self._optimized.of(optimizer))
+
     def _params_of(self, optimizer: Optimizer) -> list[Tensor]:
-        if self._optimizer is not None and optimizer is not self._optimizer:
+        if not self._is_own(optimizer):
             return []
         if getattr(optimizer, "found_inf", None) is not None:
             return []  # A scaler has looked, and the optimizer leaves the step out itself.
