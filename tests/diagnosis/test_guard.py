@@ -40,6 +40,27 @@ def test_a_planted_fault_is_named_without_the_step(name: str) -> None:
         assert origin.rows == planted.rows
 
 
+@pytest.mark.parametrize("phase", ["forward", "backward"])
+def test_what_a_module_of_pytorch_made_stands_at_the_line_that_called_the_model(phase: str) -> None:
+    x = torch.ones(3, 2)
+    if phase == "forward":
+        model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+        x[1] = 3e38
+        nn.init.constant_(model[0].weight, 2.0)
+    else:
+        model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
+        nn.init.constant_(model[1].weight, 2.0)
+    optimizer = torch.optim.SGD(model.parameters())
+    with tt.guard(model) as guard, pytest.raises(tt.NonFiniteError):
+        out = model(x)  # called
+        (out * (out if phase == "forward" else 3e38)).sum().backward()
+        optimizer.step()
+    assert guard.origin is not None
+    assert (guard.origin.phase, guard.origin.module) == (phase, "0" if phase == "forward" else "1")
+    assert guard.origin.code == "out = model(x)  # called"
+    assert guard.origin.file == __file__
+
+
 def test_a_fault_in_the_loss_is_said_to_lie_outside_of_the_model() -> None:
     origin = guarded(PLANTED["loss_of_log_zero"]())
     assert origin is not None

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torchtap.core.modules import every_module, modules_of
 from torchtap.core.preserved import RandomState, mode_of
 from torchtap.core.torch_private import current_task, is_any_autocast_enabled
-from torchtap.diagnosis.origins.frames import NOWHERE, Line, line_of_backward
+from torchtap.diagnosis.origins.frames import NOWHERE, Line, line_of_backward, line_of_call
 from torchtap.diagnosis.origins.values import tensors_of
 from torchtap.hooks.call_follower import CallFollower, FollowedCall
 from torchtap.hooks.calls import outermost_parts
@@ -53,6 +53,7 @@ class KeptCall:
         autocast: device, whether it was on, and its dtype; none where it was off.
         buffers: of all modules of the model, as they were before it.
         lent: the parameters that it was called with, where ``functional_call`` lent it some.
+        forward: the line that called the module.
         gradients: in the order of their arrival.
         backward: the line that began the backward.
     """
@@ -66,6 +67,7 @@ class KeptCall:
     autocast: tuple[Autocast, ...]
     buffers: list[Tensor | None]
     lent: dict[str, Tensor] | None = None
+    forward: Line = NOWHERE
     gradients: list[Arrived] = field(default_factory=list)
     backward: Line = NOWHERE
     handles: list[Any] = field(default_factory=list)
@@ -169,6 +171,7 @@ class Kept:
             _autocast() if is_any_autocast_enabled() else (),
             self._copies(),
             lent,
+            line_of_call(),
         )
 
     def _copies(self) -> list[Tensor | None]:

@@ -15,6 +15,7 @@ from torchtap.core.preserved import RandomState, set_mode
 from torchtap.core.rebuild import replace_arguments
 from torchtap.core.source_files import line_text
 from torchtap.core.torch_private import without_autocast, without_modes
+from torchtap.diagnosis.origins.frames import Line
 from torchtap.diagnosis.origins.kept_calls import Arrived, Kept, KeptCall
 from torchtap.diagnosis.origins.origin import BACKWARD, INPUT, Origin
 from torchtap.diagnosis.origins.put_back import PutBack
@@ -72,6 +73,8 @@ class Replay:
                 with without_modes():
                     named = [(f"argument {n}", t) for n, t in enumerate(_arguments(call))]
                     trace.begin_with(named, INPUT, call.path or ".")
+                file, line, _ = call.forward
+                trace.called_from = Line(file, line, line_text(file, line))
                 own = self._run(call)
                 sent = partial(self._note_loss, trace, call, number, own)
                 gradients += self._backward(call, own, sent=sent)

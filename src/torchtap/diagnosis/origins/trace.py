@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torchtap.core.record import RECOMPUTE
 from torchtap.core.torch_private import current_node, without_modes
 from torchtap.diagnosis.origins.events import Event, Events
-from torchtap.diagnosis.origins.frames import NOWHERE, line_of_node, running_line
+from torchtap.diagnosis.origins.frames import NOWHERE, Line, line_of_node, running_line
 from torchtap.diagnosis.origins.module_calls import ModuleCalls
 from torchtap.diagnosis.origins.operation import Operation, Result, Taken
 from torchtap.diagnosis.origins.origin import BACKWARD, FORWARD, INPUT, OPTIMIZER, PARAMETER, Origin
@@ -62,6 +62,8 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         events: what is not finite.
         losses: the tensors from which a backward began, and those that were read as one number.
         calls: of the modules of the model.
+        called_from: the line that called the model in training, where a replay calls it now: the
+            line of what PyTorch's own modules do.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.events = Events()
         self.losses: list[Tensor] = []
         self.calls = ModuleCalls(model)
+        self.called_from: Line = NOWHERE
         self._model = model
         self._before_write = before_write
         self._made = made
@@ -281,7 +284,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
             place = running or self.calls.of_node(node)
             line = running_line() or line_of_node(node)
         module, call = (None, 0) if place is None else (place.module, place.call)
-        file, number, code = line or NOWHERE
+        file, number, code = line or self.called_from
         return Origin(phase, operation.name, module, call, file, number, code)
 
     # ------------------------------------------------------------------ what came of it
