@@ -100,7 +100,7 @@ def compare_step(
 
 
 def _without_inputs(found: Sequence[Compared]) -> list[Compared]:
-    """Where inputs were not recorded: the first output that departs adds the difference."""
+    """Take the first output that departs for the one that adds, without recorded inputs."""
     made, is_clean = [], True
     for one in found:
         row = one.row
