@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from torchtap.core.absence import WHOLE_RUN
 from torchtap.core.errors import InputError, RunError, SiteError
 from torchtap.core.site import Site
 from torchtap.runs.rules.modules import Modules
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from torchtap.runs.run import Run
 
 Floats = NDArray[np.float64]
+NO_STEP = "no_step"
+"""The code of an update that was watched for, and that no optimizer made."""
 SIGNATURE = ("l1", "l2", "min", "max")
 """Numbers that tell two tensors apart: equal ones are of the same elements, but for their order."""
 
@@ -85,6 +88,13 @@ class View:
         for (_, own), found in self._sites.items():
             if own == port:
                 yield from found
+
+    def why_absent(self, port: str) -> dict[str, str]:
+        """Return why a port without sites has none: codes and reasons; empty if not watched."""
+        if any(True for _ in self.sites(port)):
+            return {}
+        found = (one for one in self.run.absent if one.site.port == port and one.site != WHOLE_RUN)
+        return {one.code: one.reason for one in found}
 
     def site(self, path: str, port: str, leaf: str | None = None) -> Site | None:
         """Return a site of a module: its first of the port, or the one with that leaf."""
