@@ -1,4 +1,4 @@
-"""A guard in whole trainings: beside others, and closed."""
+"""A guard in whole trainings: beside others, with batch norm, with outputs that are used inside."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import gc
 import weakref
 
 import torch
+from faulty_steps.planted import Op
 from models import seeded
 from random_numbers import normal
-from torch import nn
+from torch import Tensor, nn
 
 import torchtap as tt
 
@@ -19,14 +20,14 @@ def _net(norm: nn.Module) -> nn.Module:
     return seeded(lambda: nn.Sequential(nn.Linear(6, 8), norm, nn.ReLU(), nn.Linear(8, 2)))
 
 
-def _steps(model: nn.Module, *, bad: int) -> None:
+def _steps(model: nn.Module, *, bad: int, value: float = INF) -> None:
     """Four steps of Adam; in one of them, row 2 of the batch is not finite."""
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     for step in range(4):
         optimizer.zero_grad()
         x = normal(5, 6, seed=step)
         if step == bad:
-            x[2] = INF
+            x[2] = value
         model(x).square().mean().backward()
         optimizer.step()
 
@@ -44,6 +45,76 @@ def test_two_guards_and_a_watch_stand_beside_each_other() -> None:
     assert one.origin is None
     assert other.origin is not None
     assert other.origin.phase == "input"
+
+
+def test_what_the_forward_wrote_into_a_batch_norm_is_no_cause() -> None:
+    model = _net(nn.BatchNorm1d(8))
+    with tt.guard(model, on=lambda origin: None) as guard:
+        _steps(model, bad=2, value=float("nan"))
+    assert guard.origin is not None
+    assert (guard.origin.phase, tuple(guard.origin.rows)) == ("input", (2,))
+
+
+class _HandsOut(nn.Module):
+    """Also returns what it goes on with, as models with caches and hidden states do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter, self.leave = nn.Linear(4, 4), nn.Linear(4, 1)
+        self.root = Op(lambda h: (h * 0).sqrt())
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The output, and the hidden state."""
+        h = self.enter(x)
+        return self.leave(h + self.root(h)), h
+
+
+def test_an_output_that_is_used_inside_too_hides_nothing() -> None:
+    model = seeded(_HandsOut)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with tt.guard(model, on=lambda origin: None) as guard:
+        model(normal(3, 4, seed=0))[0].mean().backward()
+        optimizer.step()
+    assert guard.origin is not None
+    assert (guard.origin.phase, guard.origin.module) == ("backward", "root")
+
+
+def test_a_buffer_that_is_filled_again_is_said_to_be_overwritten() -> None:
+    model = _net(nn.Identity())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    static = normal(5, 6, seed=0).fill_(INF)
+    with tt.guard(model, on=lambda origin: None) as guard:
+        model(static).mean().backward()
+        static.fill_(0.5)
+        optimizer.step()
+    assert guard.origin is not None
+    assert "overwritten before the replay" in guard.origin.text
+    assert "hardware" not in guard.origin.text
+
+
+def test_a_gradient_that_is_altered_after_the_backward_is_no_race() -> None:
+    model = _net(nn.Identity())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with tt.guard(model, on=lambda origin: None) as guard:
+        model(normal(5, 6, seed=0)).mean().backward()
+        for param in list(model.parameters())[:1]:
+            assert param.grad is not None
+            param.grad[0, 0] = INF
+        optimizer.step()
+    assert guard.origin is not None
+    assert guard.origin.phase == "optimizer"
+    assert "clipping" in guard.origin.text
+
+
+def test_a_parameter_beside_the_model_is_said_to_be_none_of_its_own() -> None:
+    first, second = _net(nn.Identity()), _net(nn.Identity())
+    optimizer = torch.optim.SGD([*first.parameters(), *second.parameters()], lr=0.01)
+    x = normal(5, 6, seed=0)
+    with tt.guard(first, on=lambda origin: None) as guard:
+        (first(x).mean() + second(x * INF).mean()).backward()
+        optimizer.step()
+    assert guard.origin is not None
+    assert "no part of this model" in guard.origin.text
 
 
 def test_a_closed_guard_keeps_no_batch() -> None:

@@ -228,7 +228,7 @@ PATTERNS: dict[str, str] = {
     "write in a transform": r"During a grad \(vjp, jvp, grad, etc\) transform, the function "
     r"provided attempted to call in-place operation \((?P<op>[\w:.]+)\) that would mutate a "
     r"captured",
-    "graph break": r".*\n  Explanation: (?P<why>.*)",
+    "graph break": r"(?!RuntimeError when making fake tensor call).*\n  Explanation: (?P<why>.*)",
     "types of a script": r"\s*Arguments for call are not valid\.",
     "legacy function": r"Legacy autograd function with non-static forward method is deprecated",
     # ------------------------------------------------------------------ the rest
@@ -323,6 +323,8 @@ def _means_torch(name: str, failure: Failure) -> bool:
     """Return whether a text that fits was PyTorch's, not that of a program that says the same."""
     if name in _ABOUT_NONE:
         return bool(gradients_read(failure))
+    if name == "graph break":  # What fails inside of a graph has another class, and this text.
+        return type(failure.error).__name__ == "Unsupported"
     if name == "arguments of forward":  # Of a call by PyTorch: it is what calls forwards.
         return failure.frames[-1].is_torch and failure.frames[-1].module is not None
     if name == "no such attribute":

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import html
+import os
 import re
 import sys
 import tempfile
@@ -151,6 +152,7 @@ def pages() -> dict[str, str]:
 def _raised(program: Program, folder: Path) -> Raised:
     error = error_of(program, folder)
     plain = re.sub(r"\x1b\[[\d;]*m", "", str(error))  # Without bold letters of a terminal.
+    plain = plain.replace(f"{folder}{os.sep}", "")
     said = " ".join(f"{type(error).__name__}: {plain}".split())
     return Raised(program, said, tuple(error.__notes__))
 

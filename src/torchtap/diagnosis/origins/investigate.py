@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from torchtap.core.blame import is_own_fault, own_fault
 from torchtap.core.distributed import is_distributed, is_part_of_flat, num_ranks, own_rank
+from torchtap.core.equality import same
 from torchtap.core.source_files import hash_of
 from torchtap.diagnosis.origins.kept_calls import Kept, KeptCall
 from torchtap.diagnosis.origins.origin import BACKWARD, FORWARD, INPUT, OPTIMIZER, PARAMETER, Origin
@@ -26,7 +27,22 @@ _ALTERED = (
     "Replayed twice, the gradients are finite. They were finite after the backward, and are not "
     "any more as the optimizer begins: clipping, or an all-reduce."
 )
-_NOT_REPRODUCIBLE = "Replayed twice, everything is finite. Not reproducible: hardware or a race."
+_WRITTEN = (
+    "Each replay gives the same finite gradients. So something wrote into them after the backward: "
+    "clipping, an all-reduce, a hook. If nothing in the program does, it was hardware or a race."
+)
+_NOT_REPRODUCIBLE = (
+    "Replayed again and again, everything is finite, and the gradients differ from each other. "
+    "Not reproducible: hardware or a race."
+)
+_OVERWRITTEN = (
+    "The replay is finite, but an argument of the model was overwritten before the replay: the "
+    "step ran on other values, so the origin cannot be found from it."
+)
+_FOREIGN = (
+    "The replay of this model is finite, and so are the gradients of its parameters. One that its "
+    "optimizer holds beside them is not: it belongs to no part of this model."
+)
 _SUM = "Each backward of the step is finite, the sum of their gradients is not."
 _UPDATED = "It was replayed with the weights after the update of its optimizer."
 
@@ -80,6 +96,8 @@ def when_clean(
     model: nn.Module, kept: Kept, calls: Sequence[KeptCall], evidence: Evidence
 ) -> Origin:
     """Return what it means that the replay of a step that was not finite is finite."""
+    if any(call.was_overwritten for call in calls):
+        return _unexplained(evidence, _OVERWRITTEN)
     if evidence.loss:
         note = (
             f"The logged {evidence.loss} is not finite, but the model's outputs are, and the "
@@ -92,11 +110,23 @@ def when_clean(
         return _complete(found, replay, evidence)
     if any(map(badness, sums)):
         return _unexplained(evidence, _SUM)
+    if not _own_is_bad(model, calls, evidence):
+        return _unexplained(evidence, _FOREIGN)
     gradients = [one.grad for one in evidence.params if one.grad is not None]
     is_scaled = all(not bool(torch.isfinite(one).any()) for one in tensors_of(gradients))
     if is_scaled or num_ranks() > 1:
         return replace(_unexplained(evidence, _ALTERED), phase=OPTIMIZER)
+    again, others = replay.trace()
+    if again is None and len(sums) == len(others) and all(map(same, sums, others)):
+        return replace(_unexplained(evidence, _WRITTEN), phase=OPTIMIZER)
     return _unexplained(evidence, _NOT_REPRODUCIBLE)
+
+
+def _own_is_bad(model: nn.Module, calls: Sequence[KeptCall], evidence: Evidence) -> bool:
+    """Return whether gradients of the model's own parameters, or of all it has, are not finite."""
+    bad = {id(one) for one in evidence.params if one.grad is not None and badness(one.grad)}
+    is_lent = any(call.lent is not None for call in calls)  # Made of others by functional_call.
+    return not bad or is_lent or any(id(one) in bad for one in model.parameters())
 
 
 def _why_not(kept: Kept, calls: Sequence[KeptCall]) -> str:

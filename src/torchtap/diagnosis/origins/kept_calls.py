@@ -189,7 +189,7 @@ class Kept:
             return
         if self._is_first:
             self._is_first = False
-            self._changing.clear()
+            self._changing = self._statistics()
         self._learn_changing()
         call = self.calls[-1]
         for place, tensor in enumerate(tensors_of(output)):
@@ -200,6 +200,11 @@ class Kept:
     def _read_versions(self) -> list[int]:
         own = (one._buffers.get(name) for one, name in self.places)
         return [-1 if one is None else one._version for one in own]
+
+    def _statistics(self) -> set[int]:
+        """Running statistics: the kernels of batch norm write them, and move no version."""
+        counted = enumerate(self.places)
+        return {place for place, (one, _) in counted if "num_batches_tracked" in one._buffers}
 
     def _learn_changing(self) -> None:
         before, self._versions = self._versions, self._read_versions()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -72,9 +73,8 @@ class Replay:
                     named = [(f"argument {n}", t) for n, t in enumerate(_arguments(call))]
                     trace.begin_with(named, INPUT, call.path or ".")
                 own = self._run(call)
-                with without_modes():
-                    self._note_loss(trace, call, number, own)
-                gradients += self._backward(call, own)
+                sent = partial(self._note_loss, trace, call, number, own)
+                gradients += self._backward(call, own, sent=sent)
                 outs += own
                 in_loss += [own[one.place] for one in call.gradients if one.place < len(own)]
         found = trace.root(in_loss, [one for _, one in gradients], outs)
@@ -96,6 +96,8 @@ class Replay:
     @contextmanager
     def _put_back(self) -> Iterator[None]:
         try:
+            for call in self.calls[:1]:  # A trace begins with the buffers as they were before.
+                self._restore(call)
             with uncompiled(), torch.enable_grad():
                 yield
         finally:
@@ -127,18 +129,30 @@ class Replay:
                 self.before.memory.before_write([now])
                 now.copy_(buffer)
 
-    def _note_loss(self, trace: Trace, call: KeptCall, number: int, outs: Sequence[Tensor]) -> None:
-        """Note gradients by the loss that are not finite; they follow from outputs that are not."""
-        parents = [event for one in outs if badness(one) and (event := trace.events.of(one))]
-        for arrived in call.gradients:
-            if badness(arrived.gradient) and trace.events.of(arrived.gradient) is None:
-                origin = _of_loss(call, arrived, number)
-                trace.events.hold(arrived.gradient, trace.events.add(origin, parents))
+    def _note_loss(
+        self, trace: Trace, call: KeptCall, number: int, outs: Sequence[Tensor], arrived: Arrived
+    ) -> None:
+        """Note a gradient by the loss that is not finite; it follows from outputs that are not."""
+        if trace.events.of(arrived.gradient) is None:
+            parents = [event for one in outs if badness(one) and (event := trace.events.of(one))]
+            origin = _of_loss(call, arrived, is_last=number == len(self.calls) - 1)
+            trace.events.hold(arrived.gradient, trace.events.add(origin, parents))
 
     def _backward(
-        self, call: KeptCall, outs: Sequence[Tensor], cut: Cut = whole
+        self,
+        call: KeptCall,
+        outs: Sequence[Tensor],
+        cut: Cut = whole,
+        *,
+        sent: Callable[[Arrived], None] = lambda _: None,
     ) -> list[tuple[int, Tensor]]:
         """Run the backwards of a call, each from the gradients that arrived.
+
+        Args:
+            call: whose.
+            outs: that the replayed forward returned.
+            cut: takes the samples.
+            sent: called with a gradient that is not finite, and is not by the call itself.
 
         Returns:
             number and gradient of each parameter.
@@ -152,8 +166,28 @@ class Replay:
             given = [cut(one.gradient) for one in own]
             if any(one.shape != two.shape for one, two in zip(ends, given, strict=True)):
                 return found
-            found += _gradients(ends, given, params)
+            with ExitStack() as hooks:
+                for end, one, gradient in zip(ends, own, given, strict=True):
+                    put = partial(_put, one, gradient, sent)
+                    hooks.callback(end.register_hook(put).remove)  # type: ignore[no-untyped-call]
+                found += _gradients(ends, [torch.zeros_like(one) for one in ends], params)
         return found
+
+
+def _put(
+    arrived: Arrived, given: Tensor, sent: Callable[[Arrived], None], brought: Tensor
+) -> Tensor | None:
+    """Put the gradient that arrived at an output in the place of what the replay brings there.
+
+    It is the sum over all uses of the output, those inside of the model too: to add it would count
+    them twice. What the replay brings that is not finite, the model's own backward made: it stays.
+    """
+    with without_modes():
+        if badness(brought):
+            return None
+        if badness(given):
+            sent(arrived)
+    return given
 
 
 def _summed(gradients: Sequence[tuple[int, Tensor]]) -> list[Tensor]:
@@ -218,11 +252,13 @@ class _Entering:
         return self._known[id(tensor)]
 
 
-def _of_loss(call: KeptCall, arrived: Arrived, number: int) -> Origin:
+def _of_loss(call: KeptCall, arrived: Arrived, *, is_last: bool) -> Origin:
     index, value = first_bad(arrived.gradient)
+    by = "The loss" if is_last else "The loss, or a later call of the model that took it,"
     note = (
-        f"The loss sent it to output {arrived.place} of the model: it was made outside of the "
-        "model. tt.locate(model, step, *batch) runs the loss too and names the operation."
+        f"{by} sent it to output {arrived.place} of the model: it was made outside of "
+        f"{'the model' if is_last else 'this call'}. "
+        "tt.locate(model, step, *batch) runs the loss too and names the operation."
     )
     file, line, _ = call.backward
     code = line_text(file, line) if file else ""

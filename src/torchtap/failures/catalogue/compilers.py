@@ -54,8 +54,8 @@ SITUATIONS: dict[str, Situation] = {
         facts=_captured,
     ),
     "graph break": SituationRow(
-        "One graph was asked for (fullgraph=True), and torch.compile cannot take this line into "
-        "it: {said}.",
+        "One graph was asked for (fullgraph=True, or an export), and torch.compile cannot take "
+        "this line into it: {said}.",
         (
             "is_branch",
             "Compute both sides and choose by element: torch.where(condition, a, b), or "
