@@ -314,7 +314,7 @@ class _ByHand(_Forgotten):
     def step(self) -> None:
         for one in self.model.parameters():
             assert one.grad is not None
-            one -= 0.1 * one.grad
+            one.sub_(one.grad, alpha=0.1)
 
 
 def test_a_training_by_hand_is_no_forgotten_step() -> None:
