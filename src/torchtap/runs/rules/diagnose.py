@@ -9,7 +9,7 @@ from torchtap.runs.rules import default
 from torchtap.runs.rules.causes import in_order
 from torchtap.runs.rules.diagnosis import Diagnosis
 from torchtap.runs.rules.finding import Finding
-from torchtap.runs.rules.view import NO_STEP, View
+from torchtap.runs.rules.view import NO_STEP, View, why_absent
 from torchtap.runs.run import Run
 
 Rule = Callable[[View], Iterable[Finding]]
@@ -107,7 +107,7 @@ def _silent(view: View) -> Iterator[str]:
     for port, said in _NEEDED.items():
         if any(True for _ in view.sites(port)):
             continue
-        why = view.why_absent(port)
+        why = why_absent(view, port)
         unseen = said.partition(": ")[2]
         if NO_STEP in why:
             yield f"{port} was watched, and no optimizer made a step: {unseen}"

@@ -9,7 +9,7 @@ import numpy as np
 
 from torchtap.core.site import Site
 from torchtap.runs.rules.finding import ALARM, Finding
-from torchtap.runs.rules.view import NO_STEP, Floats, View, largest, median, shown
+from torchtap.runs.rules.view import NO_STEP, Floats, View, largest, median, shown, why_absent
 
 _EARLY = 12
 
@@ -148,7 +148,7 @@ def _never_stepped(view: View, *, fewest: int = 20) -> bool:
         and view.sees_beginning
         and not view.meta.optimizers
         and not view.meta.foreign_steps
-        and NO_STEP in view.why_absent("update")
+        and NO_STEP in why_absent(view, "update")
         and bool((view.norm("param_grad") > 0).sum() >= fewest)
         and are_known
         and all(np.ptp(own[np.isfinite(own)]) == 0 for own in weights)

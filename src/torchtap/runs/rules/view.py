@@ -89,13 +89,6 @@ class View:
             if own == port:
                 yield from found
 
-    def why_absent(self, port: str) -> dict[str, str]:
-        """Return why a port without sites has none: codes and reasons; empty if not watched."""
-        if any(True for _ in self.sites(port)):
-            return {}
-        found = (one for one in self.run.absent if one.site.port == port and one.site != WHOLE_RUN)
-        return {one.code: one.reason for one in found}
-
     def site(self, path: str, port: str, leaf: str | None = None) -> Site | None:
         """Return a site of a module: its first of the port, or the one with that leaf."""
         found = self._sites.get((path, port), ())
@@ -177,6 +170,14 @@ class View:
         total[np.isnan(squares).all(axis=0)] = math.nan
         norms: Floats = np.sqrt(total)
         return norms
+
+
+def why_absent(view: View, port: str) -> dict[str, str]:
+    """Return why a port without sites has none: codes and reasons; empty if not watched."""
+    if any(True for _ in view.sites(port)):
+        return {}
+    found = (one for one in view.run.absent if one.site.port == port and one.site != WHOLE_RUN)
+    return {one.code: one.reason for one in found}
 
 
 def median(values: Iterable[float] | Floats) -> float:
