@@ -163,7 +163,7 @@ def test_the_first_step_that_differs_ends_the_comparison() -> None:
     found = tt.compare(one, two)
     assert found.first is not None
     assert (found.first.step, found.first.path, found.first.cause) == (2, "4", "weights")
-    assert any("steps 0 to 2" in note and "1 later step" in note for note in found.notes)
+    assert any("steps 0 to 2" in note and "1 later step was not" in note for note in found.notes)
 
 
 def test_rounding_of_one_step_does_not_make_the_next_one_differ() -> None:

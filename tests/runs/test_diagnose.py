@@ -208,3 +208,15 @@ def test_what_is_no_run_is_refused(run: object) -> None:
         tt.diagnose(run)  # type: ignore[arg-type]
     with pytest.raises(tt.InputError, match="functions of a view"):
         tt.diagnose(_empty(), rules=["dead"])  # type: ignore[list-item]
+
+
+def test_a_first_step_after_the_end_is_said() -> None:
+    found = tt.diagnose(train(classifier(), steps=3), since=100)
+    assert found.silent == ("no step is as late as 100: the run has steps 0 to 2",)
+
+
+def test_a_printed_diagnosis_keeps_to_the_page() -> None:
+    long = tt.Finding("dead", "alarm", "a.b", (0,), "word " * 60, {"share": 0.5}, "try " * 60)
+    printed = str(tt.Diagnosis((long,), silent=("note " * 60,)))
+    assert max(map(len, printed.splitlines())) <= 100
+    assert printed.count("word") == printed.count("try") == printed.count("note") == 60

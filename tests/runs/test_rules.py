@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import cast
 
 import pytest
 import torch
@@ -281,3 +282,84 @@ def test_the_figures_are_those_of_the_construction() -> None:
     assert scale == pytest.approx(math.hypot(300, 1000), rel=0.05)
     assert tt.diagnose(_updates_stop()).findings[0].steps[0] == 15
     assert tt.diagnose(_symmetric()).findings[0].evidence["value"] == pytest.approx(0.1)
+
+
+class _Forgotten:
+    """An optimizer whose step is never made."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.zero_grad = model.zero_grad
+
+    def step(self) -> None:
+        pass
+
+
+def test_a_forgotten_step_of_the_optimizer_is_an_alarm() -> None:
+    torch.manual_seed(0)
+    model = classifier()
+    found = tt.diagnose(train(model, cast("torch.optim.Optimizer", _Forgotten(model)), steps=30))
+    assert [(one.rule, one.path) for one in found.alarms] == [("updates_stop", ".")]
+    assert "no optimizer made a step in 30 steps" in found.findings[0].text
+    assert "update was watched, and no optimizer made a step" in found.silent[0]
+
+
+class _ByHand(_Forgotten):
+    """A step that is made without an optimizer."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model)
+        self.model = model
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for one in self.model.parameters():
+            assert one.grad is not None
+            one.sub_(one.grad, alpha=0.1)
+
+
+def test_a_training_by_hand_is_no_forgotten_step() -> None:
+    torch.manual_seed(0)
+    model = classifier()
+    assert not tt.diagnose(train(model, cast("torch.optim.Optimizer", _ByHand(model)))).alarms
+
+
+@pytest.mark.parametrize("logged", ["loss", "minus", "none"])
+def test_a_climbed_cross_entropy_is_found_whatever_was_logged(logged: str) -> None:
+    torch.manual_seed(0)
+    model, (x, y) = nn.Sequential(nn.Linear(12, 32), nn.ReLU(), nn.Linear(32, 8)), blobs()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    with tt.watch(model, "*:*,param,param_grad,update", to=tt.Stats()) as w:
+        for _ in range(40):
+            loss = F.cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            (-loss).backward()
+            optimizer.step()
+            if logged != "none":
+                w.log(loss=loss if logged == "loss" else -loss)
+            w.step()
+    assert [one.rule for one in tt.diagnose(w.run).alarms] == ["loss_rises"]
+
+
+def test_soft_targets_of_a_confident_model_are_no_climbed_loss() -> None:
+    torch.manual_seed(0)
+    model, (x, _) = nn.Sequential(nn.Linear(12, 8)), blobs()
+    torch.nn.init.normal_(linear(model, 0).weight, std=3.0)
+    targets = torch.full((len(x), 8), 1 / 8)
+    run = train(model, _adam(model, 0.1), data=(x, targets), logs=False)
+    assert "loss_rises" not in [one.rule for one in tt.diagnose(run).findings]
+
+
+def test_zeros_that_flow_are_no_missing_activation() -> None:
+    model = classifier(nn.Linear(32, 32), nn.ReLU())
+    for one in model.parameters():
+        nn.init.zeros_(one)
+    rules = [one.rule for one in tt.diagnose(train(model)).alarms]
+    assert rules[0] == "symmetric"
+    assert "no_activation" not in rules
+
+
+def test_the_evidence_of_bad_data_is_the_data() -> None:
+    x, y = blobs()
+    x[40] = math.nan
+    found = tt.diagnose(train(classifier(), data=(x, y))).findings[0]
+    assert (found.rule, found.path, found.evidence["first"]) == ("nonfinite", ".", ".:input")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -134,3 +135,28 @@ def test_a_healthy_training_raises_no_alarm(make: Callable[[], tt.Run], seed: in
     found = tt.diagnose(make())
     assert [str(one) for one in found.alarms] == []
     assert not found.failed
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_loss_that_falls_slowly_and_steadily_is_learning(seed: int) -> None:
+    torch.manual_seed(seed)
+    x, y = blobs(num=2048)
+    model = nn.Linear(12, 4)
+    nn.init.normal_(model.weight, std=0.05)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.003)
+    run = train(model, optimizer, data=(x, y), steps=60, batch=256)
+    _, losses = run.scalars("loss")
+    assert 0.93 * math.log(4) < losses[-1] < math.log(4)
+    assert [one.rule for one in tt.diagnose(run).alarms] == []
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("rate", [1e-4, 1e-2])
+def test_a_squared_error_of_probabilities_is_no_second_softmax(classes: int, rate: float) -> None:
+    torch.manual_seed(0)
+    x, _ = blobs()
+    targets = nn.functional.one_hot(x[:, :classes].argmax(1), classes).float()
+    model = nn.Sequential(nn.Linear(12, 32), nn.ReLU(), nn.Linear(32, classes), nn.Softmax(1))
+    optimizer = torch.optim.Adam(model.parameters(), lr=rate)
+    run = train(model, optimizer, data=(x, targets), loss=nn.functional.mse_loss)
+    assert [one.rule for one in tt.diagnose(run).alarms] == []

@@ -39,14 +39,14 @@ _DTYPES = {
 }
 """Short names of dtypes, beside PyTorch's own."""
 _REFUSALS = (RuntimeError, TypeError, ValueError, AttributeError, LookupError, AssertionError)
-"""What a module raises that cannot do with another dtype."""
+"""Exceptions of a module that does not take another dtype."""
 _EIGHT_BITS = (torch.float8_e4m3fn, torch.float8_e5m2)
 DType = str | torch.dtype
 
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """What one call showed.
+    """The facts that one call showed.
 
     Attributes:
         error: relative to float64, in norm; NaN where there is no reference.

@@ -54,7 +54,7 @@ class Call(Printed):
 
     @property
     def output(self) -> Any:
-        """What the module returned, by value."""
+        """Return the output of the module, by value."""
         return self.result.output
 
     @property
@@ -127,7 +127,7 @@ def title_of(call: Call) -> str:
 
 
 def show_call(call: Call) -> Page:
-    """What is held of a call, with its size."""
+    """Show the parts that are held of a call, with their sizes."""
     held = call.tensors()
     rows = [
         (kind, str(len(table)), size(_nbytes(table)), _first(table))

@@ -174,7 +174,7 @@ class CallGradients:
         self._handles.clear()
 
     def result(self, captured: Captured) -> Result:
-        """What the call gave, forward and backward."""
+        """Return the results of the call, forward and backward."""
         if not self.is_whole:
             return _forward_of(captured)
         arriving: dict[str, Tensor] = {}
@@ -194,7 +194,7 @@ class CallGradients:
         )
 
     def _in_order(self, table: dict[str, Tensor]) -> dict[str, Tensor]:
-        """As arguments and parameters stand, not as the backward came to them."""
+        """Sort by the order of arguments and parameters, not by that of the backward."""
         names = [one.name for one in self._entering if one.table is table]
         return {name: table[name] for name in names if name in table}
 
@@ -210,7 +210,7 @@ def _forward_of(captured: Captured) -> Result:
 
 
 def accumulated(model: nn.Module) -> Mapping[str, Tensor]:
-    """What the parameters have got in a whole run, where that is one call of the model."""
+    """Return the gradients of all parameters in a run that is one call of the model."""
     found = {name: one.grad for name, one in model.named_parameters()}
     return {name: one.detach().clone() for name, one in found.items() if one is not None}
 

@@ -1,4 +1,4 @@
-"""What calls of modules are given and what they give, taken by value while a model runs."""
+"""Arguments and results of calls of modules, taken by value while a model runs."""
 
 from __future__ import annotations
 

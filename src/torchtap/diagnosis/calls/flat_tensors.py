@@ -49,7 +49,7 @@ class FlatTensors:
                 self._stretches[key] = name, first, last
 
     def describe(self, tensor: Tensor) -> Described:
-        """What a tensor is, in words, and what it is made of."""
+        """Describe a tensor and the memory that it is made of."""
         own = tensor.detach()
         layout = str(own.layout).removeprefix("torch.")
         if own.is_nested:

@@ -6,7 +6,7 @@ import importlib
 from typing import Any
 
 _HOMES = ("torch", "torch.nn.functional", "torch._C._nn", "torch.special", "math", "operator")
-"""Where functions of C are found that do not say where they are."""
+"""Modules that are searched for functions of C, which do not say where they stand."""
 
 
 WAY = "hand in tensors, lists, dicts or dataclasses"

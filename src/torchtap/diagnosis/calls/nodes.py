@@ -150,7 +150,7 @@ class Nodes:
         return ["dict", self.number(held), pairs]
 
     def _hooks(self, held: Mapping[int, Any], table: str) -> dict[int, Any]:
-        """Those hooks that can be written; the others are noted."""
+        """Return the hooks that can be written; the others are noted."""
         kept: dict[int, Any] = {}
         for key, hook in held.items():
             depth = len(self._way)

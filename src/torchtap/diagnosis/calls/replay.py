@@ -33,7 +33,7 @@ class ReplayWarning(UserWarning):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Replay(Printed):
-    """What a held call gave when it ran again; ``bool()`` says whether it is equal to the bit.
+    """The result of a held call that ran again; ``bool()`` says whether it is equal to the bit.
 
     Attributes:
         call: that ran.
@@ -49,7 +49,7 @@ class Replay(Printed):
 
     @property
     def output(self) -> Any:
-        """What the module returned this time."""
+        """Return the output of the module this time."""
         return self.result.output
 
     @property
@@ -188,7 +188,7 @@ def _other_structure(place: str, kind: str, target: nn.Module) -> str:
 
 
 def show_replay(found: Replay) -> Page:
-    """Whether it is equal to the bit, and what is not."""
+    """Say whether it is equal to the bit, and what is not."""
     total, wrong = len(found.compared), found.differing
     kinds: dict[str, int] = {}
     for name in found.compared:

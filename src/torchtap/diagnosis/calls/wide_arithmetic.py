@@ -21,14 +21,14 @@ _CONVOLUTIONS = frozenset({"convolution", "_convolution", "mkldnn_convolution"})
 
 
 def widened(tensor: Tensor) -> Tensor:
-    """The same values in float64 (or complex128); a tensor of whole numbers as it is."""
+    """Return the values in float64 (or complex128); a tensor of whole numbers as it is."""
     wide = _WIDE.get(tensor.dtype)
     return tensor if wide is None else tensor.to(wide)
 
 
 @dataclass(slots=True)
 class Difficulty:
-    """What of a call makes rounding count, as its float64 run shows it.
+    """The properties of a call that make rounding count, as its float64 run shows them.
 
     Attributes:
         cancelled: the largest ratio of what was added or subtracted to what it left (norms).

@@ -1,4 +1,4 @@
-"""Which call of one side is which of the other: by path, by a mapping, then by likeness."""
+"""Pairs of calls of both sides: by path, by a mapping, then by likeness."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torchtap.diagnosis.comparison.step_calls import Call
 
 _SAME_PARAMETERS, _SAME_SIZES, _NO_PARAMETERS, _SAME_OUTPUT, _SAME_TYPE = 4.0, 1.0, 0.3, 1.0, 1.0
 _SAME_INDEX = 0.25
-"""Of ``2`` and ``2``: a place in a list says little, since one more before it shifts all."""
+"""The likeness of ``2`` and ``2``: one more module before it would shift a place in a list."""
 _MOST_CELLS = 4_000_000
 """Pairs of calls that are scored; beyond, calls without a partner by path stay alone."""
 

@@ -1,4 +1,4 @@
-"""What was found in one step, and the result that is made of it."""
+"""The findings of one step, and the result that is made of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torchtap.diagnosis.comparison.step_calls import Call, State, StepCalls
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ComparedStep:
-    """What was found in one step.
+    """The findings of one step.
 
     Attributes:
         sides: the step of the reference and of the candidate.

@@ -12,7 +12,7 @@ from torchtap.diagnosis.comparison.parameter_pairs import ParameterPair
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What an experiment showed.
+    """The result of an experiment.
 
     Attributes:
         cause: what made the difference vanish; empty where nothing did.

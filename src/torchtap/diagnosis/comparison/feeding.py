@@ -1,5 +1,7 @@
-"""What a call adds: the candidate's module is given the inputs of the reference, as it is, or with
-parts of the reference's state."""
+"""The share that a call adds: the candidate's module is given the inputs of the reference.
+
+It runs as it is, or with parts of the state of the reference.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +25,12 @@ REFUSED = (
     *(RuntimeError, TypeError, ValueError, LookupError, AttributeError, AssertionError),
     ArithmeticError,
 )
-"""What a module may raise that is given something else than it was called with."""
+"""Exceptions of a module that is given something else than it was called with."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lent:
-    """Which parts of its state the candidate's module takes from the reference.
+    """The parts of its state that the candidate's module takes from the reference.
 
     Attributes:
         mode: training or eval mode.

@@ -1,4 +1,4 @@
-"""Where a difference begins: the innermost call that adds more than rounding explains."""
+"""The place where a difference begins: the innermost call that adds more than rounding."""
 
 from __future__ import annotations
 

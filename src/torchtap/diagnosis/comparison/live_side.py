@@ -31,7 +31,7 @@ Loss = Callable[[Any], Tensor | None]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Seen:
-    """What one run of a model showed.
+    """The facts that one run of a model showed.
 
     Attributes:
         calls: of the modules, and parameters and the like.

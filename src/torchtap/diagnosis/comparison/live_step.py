@@ -108,7 +108,7 @@ class LiveStep:
         return ones, twos
 
     def feeder(self, pair: Pair, homes: Mapping[str, str]) -> Feeder | None:
-        """What gives one pair's inputs to the candidate; ``None`` where they are not held."""
+        """Return the feeder of one pair's inputs; ``None`` where they are not held."""
         one = self.seen[0].captured.get((pair.one.path, pair.one.number))
         two = self.seen[1].captured.get((pair.two.path, pair.two.number))
         if one is None or two is None or not (one.has_returned and two.has_returned):

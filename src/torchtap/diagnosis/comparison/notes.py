@@ -1,4 +1,4 @@
-"""What a comparison says beside its rows: how calls were aligned, and what it could not see."""
+"""Notes beside the rows of a comparison: how calls were aligned, what was not seen."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SINGLE = 2.0**-23
 
 
 class Step(Protocol):
-    """What of a compared step is read."""
+    """The parts of a compared step that notes read."""
 
     @property
     def sides(self) -> tuple[StepCalls, StepCalls]:

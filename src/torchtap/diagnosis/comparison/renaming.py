@@ -39,7 +39,7 @@ class Renaming:
         return path
 
     def fitted(self, known: Sequence[str], others: Sequence[str]) -> Renaming:
-        """The same for two models: a name that is no path of the reference is a part of paths.
+        """Return it for two models: a name that is no path of the reference is a part of paths.
 
         Args:
             known: paths of the reference.

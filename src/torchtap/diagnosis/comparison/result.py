@@ -1,4 +1,4 @@
-"""What a comparison found: rows, the first of them that matters, and what it could not see."""
+"""The result of a comparison: rows, the first that matters, and what it could not see."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import torch
 
 _SINGLE = 2.0**-23
 _DEFAULT_TERMS = 16
-"""Of a call whose parameters are not known."""
+"""The number of terms for a call whose parameters are not known."""
 
 
 @cache

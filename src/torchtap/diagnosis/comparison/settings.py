@@ -1,4 +1,4 @@
-"""What modules of two runs were set to otherwise: numbers, truth values and texts, and modes."""
+"""Settings in which modules of two runs differ: numbers, truth values, texts, modes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tells a module from another: its class, and sizes and norms of its parameters."""
+"""Traits that tell a module from another: class, sizes and norms of parameters."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _Norms = tuple[int, float, float]
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What tells a module from another, whatever it is called.
+    """Traits that tell a module from another, whatever it is called.
 
     Attributes:
         type: class name.

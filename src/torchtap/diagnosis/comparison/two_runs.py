@@ -100,7 +100,7 @@ def compare_step(
 
 
 def _without_inputs(found: Sequence[Compared]) -> list[Compared]:
-    """Where inputs were not recorded: the first output that departs adds the difference."""
+    """Take the first output that departs for the one that adds, without recorded inputs."""
     made, is_clean = [], True
     for one in found:
         row = one.row
@@ -139,8 +139,10 @@ def _progress(done: Sequence[tuple[int, int]], total: int, last: ComparedStep) -
     steps = [one for one, _ in done]
     said = f"Compared {plural(len(last.found), 'value')} of {said_steps(steps)}."
     if last.first is not None and len(done) < total:
-        left = plural(total - len(done), "later step")
-        said += f" The first difference is in step {steps[-1]}; {left} were not compared."
+        left = total - len(done)
+        was = "was" if left == 1 else "were"
+        said += f" The first difference is in step {steps[-1]}; {plural(left, 'later step')} {was} "
+        said += "not compared."
     return [said]
 
 

@@ -17,7 +17,7 @@ _MOST_CALLS, _MOST_WAITING = 64, 16
 
 @dataclass(slots=True)
 class GuardedStep:
-    """What is kept of one step.
+    """The parts that are kept of one step.
 
     Attributes:
         number: from 0.

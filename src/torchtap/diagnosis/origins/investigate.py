@@ -49,7 +49,7 @@ _UPDATED = "It was replayed with the weights after the update of its optimizer."
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What a guard saw.
+    """The facts that a guard saw.
 
     Attributes:
         params: whose gradients were looked at.

@@ -140,7 +140,7 @@ class _Located:
             return not any(badness(one) for group in groups for one in group)
 
     def _groups(self, returned: Any, losses: Iterable[Tensor]) -> tuple[list[Tensor], ...]:
-        """What counts: the losses, else the gradients, else the parameters."""
+        """Return the tensors that count: the losses, else the gradients, else the parameters."""
         params = self._before.params
         gradients = [one.grad for one in params if one.grad is not None]
         return [*tensors_of(returned), *losses], tensors_of(gradients), tensors_of(params)

@@ -36,7 +36,7 @@ class Passage:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where the first value was made that is not finite: the root of all that follow.
+    """The place where the first value was made that is not finite: the root of all that follow.
 
     An operation is the origin if it made an Inf or NaN of finite values, and the loss, a gradient
     or a parameter depends on it. A mask of -Inf that is meant is none.

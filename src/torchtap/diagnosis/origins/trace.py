@@ -245,7 +245,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _passed_on(
         self, operation: Operation, result: Result, taken: list[Taken], parents: list[Event]
     ) -> Event:
-        """What was not finite went on; a pointwise operation may have made more of it."""
+        """Note that a bad value went on; a pointwise operation may have made more of it."""
         if operation.is_pointwise and all(one.root().is_meant for one in parents):
             place = _unexplained(
                 result.tensor, [tensor for tensor, level in taken if level], operation

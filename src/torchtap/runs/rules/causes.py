@@ -75,6 +75,8 @@ def _rank(one: Finding, rules: set[str], first: int) -> float:
         return _RANKS["underflow"] + 0.5
     if one.rule == "loss_rises" and one.evidence.get("is_exact"):
         return _RANKS["symmetric"]
+    if one.rule == "updates_stop" and one.evidence.get("optimizer_steps") == 0:
+        return _RANKS["not_in_optimizer"]
     if one.rule == "lr_high" and "no_activation" in rules and one.evidence["update_ratio"] < 0.6:
         return _RANKS["no_activation"] + 0.5
     return _RANKS.get(one.rule, _OF_USER)

@@ -9,7 +9,7 @@ from torchtap.runs.rules import default
 from torchtap.runs.rules.causes import in_order
 from torchtap.runs.rules.diagnosis import Diagnosis
 from torchtap.runs.rules.finding import Finding
-from torchtap.runs.rules.view import View
+from torchtap.runs.rules.view import NO_STEP, View, why_absent
 from torchtap.runs.run import Run
 
 Rule = Callable[[View], Iterable[Finding]]
@@ -66,7 +66,7 @@ def diagnose(
     asked = checked_rules(default if rules is None else rules)
     view = View(run, since=since)
     if not len(view.steps) and not len(view.loss):
-        return Diagnosis(silent=("the run holds no step",))
+        return Diagnosis(silent=(_why_empty(run, since),))
     found: list[Finding] = []
     failed: dict[str, str] = {}
     for rule in asked:
@@ -96,9 +96,25 @@ def name_of(rule: object) -> str:
     return str(getattr(inner, "__name__", type(inner).__name__))
 
 
+def _why_empty(run: Run, since: int | None) -> str:
+    steps = run.steps
+    if since is None or not len(steps):
+        return "the run holds no step"
+    return f"no step is as late as {since}: the run has steps {steps[0]} to {steps[-1]}"
+
+
 def _silent(view: View) -> Iterator[str]:
     for port, said in _NEEDED.items():
-        if not any(True for _ in view.sites(port)):
+        if any(True for _ in view.sites(port)):
+            continue
+        why = why_absent(view, port)
+        unseen = said.partition(": ")[2]
+        if NO_STEP in why:
+            yield f"{port} was watched, and no optimizer made a step: {unseen}"
+        elif why:
+            reason = next(iter(why.values())).partition(":")[0]
+            yield f"{port} was watched, and there is none ({reason}): {unseen}"
+        else:
             yield said
     if not view.loss.is_logged:
         stands_in = " (read off the gradient of the logits)" if len(view.loss) else ""

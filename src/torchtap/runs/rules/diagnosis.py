@@ -65,15 +65,21 @@ class Diagnosis(Printed):
             title = f"{plural(len(rows), 'rule')} raised, and said nothing:"
             parts += [BLANK, Listed(rows, title=title)]
         if self.silent:
-            parts += [BLANK, *(Line(f"Note: {clean(one)}", "dim") for one in self.silent)]
+            parts += [
+                BLANK,
+                *(Line(f"Note: {clean(one)}", "dim", rest="  ") for one in self.silent),
+            ]
         return Page(*parts)
 
 
 def _first(one: Finding) -> list[Part]:
     rows = [(name, clean(said(value))) for name, value in one.evidence.items()]
-    parts: list[Part] = [Line(f"{_name(one)}{one.when}", "head"), Line(clean(one.text))]
+    parts: list[Part] = [
+        Line(f"{_name(one)}{one.when}", "head", rest="  "),
+        Line(clean(one.text), rest=""),
+    ]
     if one.advice:
-        parts.append(Line(clean(f"Try: {one.advice}")))
+        parts.append(Line(clean(f"Try: {one.advice}"), rest=""))
     if rows:
         parts.append(Listed(rows, title="Evidence:", tone="dim"))
     return parts

@@ -9,7 +9,7 @@ import numpy as np
 
 from torchtap.runs.rules.finding import ALARM, NOTE, Finding
 from torchtap.runs.rules.optimizer import update_ratios
-from torchtap.runs.rules.view import View, median
+from torchtap.runs.rules.view import Floats, View, median
 
 
 def loss_rises(
@@ -67,7 +67,8 @@ def _climbs(view: View, sign: float, rise: float) -> Iterator[Finding]:
         return
     gradient = view.site("", "grad_output")
     top, bottom = median(view.series(gradient, "max")[:5]), median(view.series(gradient, "min")[:5])
-    if view.loss.num_classes > 3 and top > sign * abs(bottom) and not view.loss.fall > 0:
+    is_turned = view.loss.num_classes > 3 and top > sign * abs(bottom)
+    if is_turned and (not view.loss.fall > 0 or _stays_wrong(view, top)):
         yield Finding(
             "loss_rises",
             ALARM,
@@ -80,15 +81,33 @@ def _climbs(view: View, sign: float, rise: float) -> Iterator[Finding]:
         )
 
 
+def _stays_wrong(view: View, top: float) -> bool:
+    """Return whether true classes are climbed, whatever was logged: the loss itself, or ``-loss``.
+
+    A row's gradient is ``1 - p`` at its true class then, more than half of its share, and ``p``
+    does not grow. Soft targets give less, or are reached.
+    """
+    shares = view.loss.wrong_share(view.loss.num_classes)
+    shares = shares[np.isfinite(shares)]
+    if not len(shares):
+        return False
+    rows = view.start(view.site("", "grad_output"), "numel") / view.loss.num_classes
+    is_share = top * rows / view.loss.num_losses <= 1.001
+    most = top * rows / view.loss.num_losses if is_share else top
+    return 0.5 < most <= 1.001 and median(shares[-5:]) > 0.9 * median(shares[:5])
+
+
 def labels(
     view: View, *, fall: float = 0.1, moves: float = 1e-4, chance: float = 0.93
 ) -> Iterator[Finding]:
     """Weights that move while a cross-entropy stays at chance: targets say nothing of inputs.
 
+    A slow training is left alone: its loss is still falls beyond its scatter, or fell below
+    chance steadily.
+
     Args:
         view: of the run.
-        fall: share by which the loss fell; healthy trainings fell by 5 % at least, and were below
-            chance by then.
+        fall: share by which the loss moved, either way, from which on it does not stay.
         moves: median update over weight from which on the weights move.
         chance: share of ``log(classes)`` above which the last fifth of the loss is.
     """
@@ -96,7 +115,9 @@ def labels(
         return
     usual = median([median(own) for own in update_ratios(view).values()])
     at_chance = math.log(view.loss.num_classes)
-    if view.loss.fall < fall and usual > moves and view.loss.end > chance * at_chance:
+    is_still = abs(view.loss.fall) < fall and not _is_learning(view, at_chance)
+    is_climbed = any(True for _ in _climbs(view, 2.0, fall))
+    if is_still and not is_climbed and usual > moves and view.loss.end > chance * at_chance:
         yield Finding(
             "labels",
             ALARM,
@@ -107,6 +128,28 @@ def labels(
             {"fall": view.loss.fall, "update_ratio": usual, "chance": at_chance},
             "Look at some samples with their targets: shuffled, off by one, or constant?",
         )
+
+
+def _is_learning(view: View, at_chance: float) -> bool:
+    """Return whether the loss still falls beyond its scatter, or fell steadily below chance.
+
+    A loss that begins above chance falls to it whatever the targets, and stays there.
+    """
+    values = view.loss.values
+    still_falls = _falls(values[len(values) // 2 :])
+    return still_falls or (view.loss.end < at_chance and _falls(values))
+
+
+def _falls(values: Floats, *, errors: float = 3.0) -> bool:
+    """Return whether the slope of a least-squares line is below 0 by some standard errors.
+
+    The standard error is ``s / sqrt(sum((t - mean(t))^2))``, ``s`` the scatter about the line.
+    """
+    times = np.arange(len(values)) - (len(values) - 1) / 2
+    squares = float((times**2).sum())
+    slope = float((times * values).sum()) / squares
+    scatter = float(np.std(values - values.mean() - slope * times, ddof=2))
+    return slope < -errors * scatter / math.sqrt(squares)
 
 
 def too_good(

@@ -39,9 +39,16 @@ def nonfinite(view: View) -> Iterator[Finding]:
         path, text = _in_backward(view, now)
     last = max(int(np.flatnonzero(view.series(site, "nonfinite") > 0)[-1]) for site in bad)
     steps = (int(view.steps[place]), int(view.steps[last]))
-    sites = sorted(str(site) for site in now)
-    evidence = {"sites": len(now), "first": sites[0], "steps": int(last - place + 1)}
+    first = min(str(site) for site in _nearest(forward or list(now), path))
+    evidence = {"sites": len(now), "first": first, "steps": int(last - place + 1)}
     yield Finding("nonfinite", ALARM, shown(path), steps, text, evidence, _ADVICE)
+
+
+def _nearest(sites: list[Site], path: str) -> list[Site]:
+    """Return the sites of the module that is named, those of the earliest port, or all."""
+    own = [site for site in sites if site.path == path] or sites
+    ports = [port for port in _FORWARD + _BACKWARD if any(site.port == port for site in own)]
+    return [site for site in own if site.port == ports[0]] if ports else own
 
 
 def _of_loss(view: View) -> Iterator[Finding]:

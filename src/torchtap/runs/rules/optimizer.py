@@ -9,7 +9,7 @@ import numpy as np
 
 from torchtap.core.site import Site
 from torchtap.runs.rules.finding import ALARM, Finding
-from torchtap.runs.rules.view import Floats, View, largest, median, shown
+from torchtap.runs.rules.view import NO_STEP, Floats, View, largest, median, shown, why_absent
 
 _EARLY = 12
 
@@ -95,13 +95,25 @@ def steps_too_small(
 
 
 def updates_stop(view: View, *, limit: float = 1e-6) -> Iterator[Finding]:
-    """Updates that end while gradients go on.
+    """Updates that end while gradients go on, or that never began: no optimizer made a step.
 
     Args:
         view: of the run.
         limit: norm of all updates over the largest, below which there are none. The last 15 % of
             the steps are left alone: a schedule may end at 0.
     """
+    if _never_stepped(view):
+        yield Finding(
+            "updates_stop",
+            ALARM,
+            ".",
+            view.span,
+            f"no optimizer made a step in {len(view.steps)} steps with gradients, and the weights "
+            f"stay as they are",
+            {"since": view.first, "optimizer_steps": 0},
+            "Call optimizer.step() after backward().",
+        )
+        return
     updates, gradients = view.norm("update"), view.norm("param_grad")
     made = np.flatnonzero(~np.isnan(updates))
     updates, gradients = updates[made], gradients[made]
@@ -120,6 +132,26 @@ def updates_stop(view: View, *, limit: float = 1e-6) -> Iterator[Finding]:
         f"updates are 0 from step {step} on, and gradients are not",
         {"since": step},
         "Look at the schedule of the learning rate, and at clipping.",
+    )
+
+
+def _never_stepped(view: View, *, fewest: int = 20) -> bool:
+    """Return whether all weights stand in a run with gradients that watched for updates in vain.
+
+    A training by hand moves them without an optimizer, and gradients that are accumulated over
+    fewer steps than ``fewest`` wait for one.
+    """
+    weights = [view.series(site, "l1") for site in view.sites("param")]
+    are_known = bool(weights) and all(np.isfinite(own).any() for own in weights)
+    return (
+        len(view.steps) >= fewest
+        and view.sees_beginning
+        and not view.meta.optimizers
+        and not view.meta.foreign_steps
+        and NO_STEP in why_absent(view, "update")
+        and bool((view.norm("param_grad") > 0).sum() >= fewest)
+        and are_known
+        and all(np.ptp(own[np.isfinite(own)]) == 0 for own in weights)
     )
 
 

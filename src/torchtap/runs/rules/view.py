@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from torchtap.core.absence import WHOLE_RUN
 from torchtap.core.errors import InputError, RunError, SiteError
 from torchtap.core.site import Site
 from torchtap.runs.rules.modules import Modules
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from torchtap.runs.run import Run
 
 Floats = NDArray[np.float64]
+NO_STEP = "no_step"
+"""The code of an update that was watched for, and that no optimizer made."""
 SIGNATURE = ("l1", "l2", "min", "max")
 """Numbers that tell two tensors apart: equal ones are of the same elements, but for their order."""
 
@@ -167,6 +170,14 @@ class View:
         total[np.isnan(squares).all(axis=0)] = math.nan
         norms: Floats = np.sqrt(total)
         return norms
+
+
+def why_absent(view: View, port: str) -> dict[str, str]:
+    """Return why a port without sites has none: codes and reasons; empty if not watched."""
+    if any(True for _ in view.sites(port)):
+        return {}
+    found = (one for one in view.run.absent if one.site.port == port and one.site != WHOLE_RUN)
+    return {one.code: one.reason for one in found}
 
 
 def median(values: Iterable[float] | Floats) -> float:

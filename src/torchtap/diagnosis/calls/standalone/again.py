@@ -21,7 +21,7 @@ from torchtap.diagnosis.calls.standalone.surroundings import (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Result:
-    """What one call gave, forward and backward.
+    """The results of one call, forward and backward.
 
     Attributes:
         output: what the module returned.
@@ -221,7 +221,7 @@ def _is_dense(tensor: Tensor) -> bool:
 
 
 def _memory(tensor: Tensor) -> Any:
-    """What tensors in one memory have in common; nothing for those that cannot be viewed."""
+    """Return the layout that tensors in one memory share; nothing for those without views."""
     is_plain = type(tensor) in (Tensor, nn.Parameter) and tensor.layout is torch.strided
     if not is_plain or tensor.is_nested or tensor.is_meta or tensor.is_quantized:
         return None
@@ -315,7 +315,7 @@ def dense_parts(tensor: Tensor) -> list[Tensor]:
 
 
 def _unequal(one: Tensor, two: Tensor) -> Tensor:
-    """Which elements differ in a bit; NaN is equal to NaN."""
+    """Return the elements that differ in a bit; NaN is equal to NaN."""
     if one.is_complex():
         pair = (torch.view_as_real(each) for each in (one, two))
         return _unequal(*pair).any(-1)

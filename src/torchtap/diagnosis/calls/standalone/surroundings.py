@@ -1,4 +1,4 @@
-"""What decides the bits of a call besides the module and its arguments: random states, settings."""
+"""Random states and settings, which decide the bits of a call beside module and arguments."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def set_random_states(states: dict[str, Any]) -> None:
 
 
 def surroundings_now() -> Surroundings:
-    """What stands around a call that would begin now."""
+    """Return the surroundings of a call that would begin now."""
     return {
         "torch": str(torch.__version__),
         "random": random_states(),
