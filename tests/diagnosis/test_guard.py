@@ -46,10 +46,10 @@ def test_what_a_module_of_pytorch_made_stands_at_the_line_that_called_the_model(
     if phase == "forward":
         model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
         x[1] = 3e38
-        nn.init.constant_(model[0].weight, 2.0)
+        nn.init.constant_(next(model.parameters()), 2.0)
     else:
         model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
-        nn.init.constant_(model[1].weight, 2.0)
+        nn.init.constant_([*model.parameters()][1], 2.0)
     optimizer = torch.optim.SGD(model.parameters())
     with tt.guard(model) as guard, pytest.raises(tt.NonFiniteError):
         out = model(x)  # called
