@@ -273,6 +273,47 @@ def test_only_the_scaler_that_steps_the_optimizer_counts() -> None:
     assert trained(init_scale=2.0, x=x * math.nan) is not None
 
 
+def test_a_logged_loss_of_nan_counts_though_a_scaler_leaves_the_step_out() -> None:
+    model = Net(lambda m, x: m.fc(x.log()), fc=nn.Linear(2, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127)
+
+    def step(log: Callable[..., None], x: Tensor) -> None:
+        loss = scaler.scale(model(x).square().sum())
+        log(loss=loss)
+        optimizer.zero_grad()
+        loss.backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+    x = torch.full((2, 2), 30.0)
+    with tt.guard(model, on=lambda _: None) as guard:
+        for number in range(20):
+            step(guard.log, x if number != 15 else x * torch.tensor([[1.0], [-1.0]]))
+            assert guard.step == number
+    assert list(guard.origins) == [15]
+    assert guard.origins[15].operation == "log"
+    assert guard.origins[15].rows == (1,)
+
+
+def test_a_step_of_an_optimizer_that_runs_the_forwards_is_one_step() -> None:
+    model = Net(lambda m, x: m.fc(x.log()), fc=nn.Linear(2, 2))
+    optimizer: Any = torch.optim.LBFGS(model.parameters(), max_iter=3)
+    with tt.guard(model, on=lambda _: None) as guard:
+        for number in range(4):
+            x = torch.full((2, 2), 3.0 if number != 2 else -1.0)
+
+            def closure(x: Tensor = x) -> Tensor:
+                optimizer.zero_grad()
+                loss: Tensor = model(x).square().mean()
+                loss.backward()
+                return loss
+
+            optimizer.step(closure)
+            assert guard.step == number
+    assert next(iter(guard.origins)) == 2
+
+
 def test_locate_leaves_the_search_of_a_scaler_alone() -> None:
     model = nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)

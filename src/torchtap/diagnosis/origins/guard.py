@@ -74,6 +74,7 @@ class Guard(Closable):
 
         A loss that is not finite is looked into though the gradients are finite: any number with
         ``loss`` in its name. Where the model is watched too, ``w.log(loss=loss)`` does the same.
+        Where a ``GradScaler`` leaves the step out, NaN counts, and Inf does not.
 
         A step begins with the first forward of the model after an optimizer's step, so ids are told
         between the forward and ``optimizer.step()``, and a loss there or after it.

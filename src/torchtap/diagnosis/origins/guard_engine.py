@@ -80,13 +80,16 @@ class GuardEngine:
     def _begin_call(self) -> None:
         step = self.steps.running
         if step.has_stepped or (step.has_backward and self._ended_otherwise()):
-            self.look_at_losses()
-            if self._recorder is not None:
-                self._recorder.step(step.numbers, step.ids)
-            self.steps.begin()
-            if self._scalers.are_known:
-                self._scalers.note()
+            self._end_step()
         self.steps.trim()
+
+    def _end_step(self) -> None:
+        self.look_at_losses()
+        if self._recorder is not None:
+            self._recorder.step(self.steps.running.numbers, self.steps.running.ids)
+        self.steps.begin()
+        if self._scalers.are_known:
+            self._scalers.note()
 
     def _ended_otherwise(self) -> bool:
         """Return whether the step ended without an optimizer: a scaler skipped it, or none does."""
@@ -128,6 +131,8 @@ class GuardEngine:
             return None
         self._has_optimizer = True
         if has_closure(args, kwargs):
+            if self.steps.running.has_stepped:  # Its forwards run inside of it.
+                self._end_step()
             others = [self._checked(one, params) if callable(one) else one for one in args[1:]]
             named = {k: self._checked(v, params) if callable(v) else v for k, v in kwargs.items()}
             return (*args[:1], *others), named
@@ -189,20 +194,24 @@ class GuardEngine:
         return is_bad
 
     def look_at_losses(self) -> None:
-        """Look at losses that were logged after the optimizer's step."""
+        """Look at losses logged after the optimizer's step, or of a step that a scaler left out.
+
+        One that a scaler has multiplied may be Inf while it looks for its scale; NaN is never its.
+        """
         step = self.steps.running
-        if self._ranks.are_many or not step.was_finite:
+        is_left_out = not step.has_stepped and self._has_optimizer
+        if self._ranks.are_many or not (step.was_finite or is_left_out):
             return  # One rank alone must not stop; the next optimizer step tells.
-        loss = self._bad_loss(num_back=1)
+        loss = self._bad_loss(num_back=1, only_nan=is_left_out)
         if loss:
             step.was_finite = False
-            self._hit(Evidence(self._own, loss, is_updated=True))
+            self._hit(Evidence(self._own, loss, is_updated=not is_left_out))
 
-    def _bad_loss(self, *, num_back: int) -> str:
+    def _bad_loss(self, *, num_back: int, only_nan: bool = False) -> str:
         numbers = dict(self.steps.running.numbers)
         for watch in watches_of(self._model):
             numbers.update(numbers_of(watch, num_back=num_back))
-        return first_bad_loss(numbers) or ""
+        return first_bad_loss(numbers, only_nan=only_nan) or ""
 
     def _hit(self, evidence: Evidence) -> None:
         step, steps = self.steps.running, self.steps

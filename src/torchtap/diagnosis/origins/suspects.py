@@ -55,14 +55,14 @@ def gradients_are_finite(params: Sequence[Tensor]) -> bool:
     return are_finite(gradients)
 
 
-def first_bad_loss(numbers: Mapping[str, Any]) -> str | None:
-    """Return the name of the first logged loss that is not finite."""
+def first_bad_loss(numbers: Mapping[str, Any], *, only_nan: bool = False) -> str | None:
+    """Return the name of the first logged loss that is not finite, or that is NaN."""
     for name, value in numbers.items():
         if "loss" not in name.lower():
             continue
         if isinstance(value, Tensor) and not holds_numbers(value):
             continue
-        number = value.detach() if isinstance(value, Tensor) else value
-        if not math.isfinite(float(number)):
+        number = float(value.detach() if isinstance(value, Tensor) else value)
+        if math.isnan(number) or not (only_nan or math.isfinite(number)):
             return name
     return None
