@@ -117,7 +117,7 @@ def test_an_address_opens_a_site_at_a_step_and_back_goes_back(visit: Visit) -> N
     visit.page.click('tr[data-site="1:output"]')
     assert visit.page.inner_text("#detail h2") == "1:output"
     visit.page.go_back()
-    visit.page.wait_for_function("document.querySelector('#detail h2').textContent[0] === '3'")
+    visit.wait_until("document.querySelector('#detail h2').textContent[0] === '3'")
     visit.goto("site=nowhere&step=-7")
     assert visit.page.input_value("#step") == "0"
 
@@ -141,7 +141,7 @@ def test_the_page_is_used_by_keys_alone(visit: Visit) -> None:
     keys.press("ArrowLeft")
     assert visit.page.inner_text("#step-text") == "7 of 8"
     keys.press("/")
-    visit.page.wait_for_function("document.activeElement.id === 'filter'")
+    visit.wait_until("document.activeElement.id === 'filter'")
     keys.type("5:output")
     keys.press("Enter")
     assert visit.page.inner_text("#detail h2") == "5:output"

@@ -73,6 +73,17 @@ class Visit:
         self.page.evaluate("part => { location.hash = part; }", part)
         self.page.wait_for_timeout(100)
 
+    def wait_until(self, condition: str) -> None:
+        """Wait for up to 10 seconds until an expression of JavaScript is true.
+
+        Playwright's ``wait_for_function`` evaluates text in the page, which its policy forbids.
+        """
+        for _ in range(200):
+            if self.page.evaluate(condition):
+                return
+            self.page.wait_for_timeout(50)
+        raise AssertionError(f"it did not come true within 10 seconds: {condition}")
+
     def close(self) -> None:
         """Close it; it asked for nothing but itself, and complained of nothing."""
         self.context.close()
