@@ -540,3 +540,30 @@ def test_each_model_of_a_script_has_a_folder(
     assert watched.stdout == alone.stdout
     folders = {path.name: path for path in tmp_path.glob("run*")}
     assert {name: len(open_run(path).steps) for name, path in folders.items()} == expected
+
+
+def test_a_child_that_is_terminated_while_it_is_forked_ends(tmp_path: Path) -> None:
+    """Python drops a signal that came before the child had its own handler back."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, signal\n"
+        "os.register_at_fork(after_in_child=lambda: os.kill(os.getpid(), signal.SIGTERM))\n"
+    )
+    (tmp_path / "forks.py").write_text(
+        "import os, torch\n"
+        "pid = os.fork()\n"
+        "if not pid:\n"
+        "    print('lived', flush=True)\n"
+        "    os._exit(0)\n"
+        "print('child', os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))\n"
+    )
+    paths = [str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]
+    done = subprocess.run(
+        [sys.executable, "-m", "torchtap", "run", "--to", str(tmp_path / "run"), "forks.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert (done.returncode, done.stdout) == (0, f"child {-signal.SIGTERM}\n"), done.stderr

@@ -266,13 +266,20 @@ def test_a_port_that_is_taken_is_an_error_with_a_way_out(
 def served_by_command(path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     program = [sys.executable, "-m", "torchtap", "serve", str(path), "--port", "0"]
     environment: dict[str, Any] = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    pipe = subprocess.PIPE
-    with subprocess.Popen(program, stdout=pipe, stderr=pipe, text=True, env=environment) as process:
+    pipe: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(
+        program, text=True, env=environment, preexec_fn=_interruptible, **pipe
+    ) as process:
         try:
             assert process.stdout is not None
             yield process, process.stdout.readline().strip()
         finally:
             process.kill()
+
+
+def _interruptible() -> None:
+    """A shell has what it starts in the background ignore interrupts, and so all that this starts."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @pytest.mark.slow

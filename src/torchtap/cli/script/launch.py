@@ -108,6 +108,7 @@ class Watching:
         self._has_finished = self._has_ended = False
         self._num_retries = 0
         self._signal = 0
+        self._forks = threading.local()  # The signals that a thread held back before its fork.
 
     def attach(self) -> None:
         """Wait for PyTorch to be imported, and for the end of the process."""
@@ -119,7 +120,11 @@ class Watching:
         atexit.register(self.finish)
         if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, self._terminated)
-        os.register_at_fork(after_in_child=self._forked)
+        os.register_at_fork(
+            before=self._before_fork,
+            after_in_parent=self._after_fork,
+            after_in_child=self._forked,
+        )
         after_import("torch", self._torch_came)
 
     def _torch_came(self) -> None:
@@ -253,9 +258,21 @@ class Watching:
             signal.signal(number, signal.SIG_DFL)
             self.end()
 
+    def _before_fork(self) -> None:
+        """Hold SIGTERM back until the child has its own way to end.
+
+        One that comes while the child still has the handler of this process would be lost with it:
+        Python only notes the signal, and drops the note where the handler changes.
+        """
+        self._forks.mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+
+    def _after_fork(self) -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._forks.mask)
+
     def _forked(self) -> None:
         if signal.getsignal(signal.SIGTERM) == self._terminated:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        self._after_fork()
         if self._stepping is not None:
             self._stepping.abandon()
 
