@@ -278,7 +278,7 @@ def served_by_command(path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]
 
 
 def _interruptible() -> None:
-    """A shell has what it starts in the background ignore interrupts, and so all that this starts."""
+    """A shell has its background ignore interrupts, and all that is started from there."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
