@@ -79,6 +79,8 @@ def _remove_gone(handles: list[RemovableHandle]) -> None:
     a ``RuntimeError``.
     """
     _gone.extend(handles)
+    if not _gone:  # Stacks of other threads are looked at only where there is something to decide.
+        return
     if not any(_is_stepping(frame) for frame in innermost_frames().values()):
         while _gone:
             _gone.pop().remove()
@@ -86,7 +88,9 @@ def _remove_gone(handles: list[RemovableHandle]) -> None:
 
 def _is_stepping(frame: FrameType | None) -> bool:
     while frame is not None:
-        if frame.f_code is _STEP:
+        # Another thread goes on while its stack is read, and Python 3.11 may then hand out anything
+        # for a frame that has just ended: nothing is certain, and the hooks go a little later.
+        if not isinstance(frame, FrameType) or frame.f_code is _STEP:
             return True
         frame = frame.f_back
     return False
