@@ -1,6 +1,6 @@
 """How often diagnosis is right: rules, locate, guard and compare, on what was broken on purpose.
 
-    python benchmarks/diagnosis.py [tuning] [held_out] [faults] [differences]
+    python benchmarks/diagnosis.py [tuning] [held_out] [second] [faults] [differences]
 
 Prints a table of each part and what was missed. What is measured lies in `tests/diagnosis/corpus`.
 """
@@ -31,7 +31,7 @@ def share(hits: int, of: int) -> str:
 
 
 def rules(half: str) -> str:
-    """The table of one half of the trainings, and its misses."""
+    """The table of one set of the trainings, and its misses."""
     rows = [scored(case) for case in cases(half)]
     broken = [row for row in rows if row.case.is_broken]
     healthy = [row for row in rows if not row.case.is_broken]
@@ -125,6 +125,7 @@ def _compared(situation: Situation) -> list[str]:
 PARTS: dict[str, Callable[[], str]] = {
     "tuning": lambda: rules("tuning"),
     "held_out": lambda: rules("held_out"),
+    "second": lambda: rules("second"),
     "faults": faults,
     "differences": differences,
 }

@@ -9,10 +9,10 @@ import pytest
 import torch
 from faulty_steps import FAULTS, FINE, Planted
 from torch import nn
-from trainings import HALVES, cases
+from trainings import SETS, cases
 
 OUTCOMES = json.loads((Path(__file__).parent / "corpus" / "outcomes.json").read_text())
-CASES = [case for half in HALVES for case in cases(half)]
+CASES = [case for half in SETS for case in cases(half)]
 
 
 def test_there_are_enough_trainings_with_names_of_their_own() -> None:
@@ -30,10 +30,11 @@ def test_nearly_all_faults_cost_something() -> None:
 
 
 def test_healthy_trainings_learn() -> None:
-    """But for adversaries, whose losses keep each other up."""
+    """But for adversaries and actors, whose loss is no measure."""
+    odd = ("gan", "adversaries", "ball")
     losses = {name: row["loss"] for name, row in OUTCOMES.items() if "loss" in row}
     assert len(losses) >= 60
-    assert [n for n, (a, b) in losses.items() if b >= a and not n.startswith("gan")] == []
+    assert [n for n, (a, b) in losses.items() if b >= a and not n.startswith(odd)] == []
 
 
 def _is_bad(model: nn.Module) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from trainings import HALVES, cases
+from trainings import SETS, cases
 from trainings.case import Case
 from trainings.scoring import scored
 
@@ -15,7 +15,7 @@ BROKEN = (
 HEALTHY = (
     "flow", "graph", "unet", "skipgram", "diffusion", "lora", "vit", "bandit",
 )  # fmt: skip
-CASES = {case.name: case for half in HALVES for case in cases(half)}
+CASES = {case.name: case for half in SETS for case in cases(half)}
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from trainings import HALVES, cases
+from trainings import SETS, cases
 
 FILE = Path(__file__).with_suffix(".json")
 # A loss above its sibling's by less than this is no outcome.
@@ -42,7 +42,7 @@ class Unwatched:
 def outcomes() -> dict[str, dict[str, Any]]:
     """By name of the case: the loss on unseen data, and whether it is worse than the sibling's."""
     found: dict[str, dict[str, Any]] = {}
-    for half in HALVES:
+    for half in SETS:
         for case in cases(half):
             watches: list[Unwatched] = []
 

@@ -8,6 +8,8 @@ from pathlib import Path
 from trainings.case import Case
 
 HALVES = ("tuning", "held_out")
+# A second set, written later with the rules unseen.
+SETS = (*HALVES, "second")
 
 
 def cases(half: str) -> list[Case]:

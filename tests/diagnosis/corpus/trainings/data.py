@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from trainings.design import pick
+from trainings.design import UNSEEN, pick
 
 
 def _tensors(bunch: Any) -> tuple[Tensor, Tensor]:
@@ -66,3 +66,48 @@ def patches(step: int, name: str, num: int, size: int) -> Tensor:
     lefts = pick(step + 500, whole.shape[1] - size, num)
     squares = [whole[t : t + size, s : s + size] for t, s in zip(tops, lefts, strict=True)]
     return torch.stack(squares)[:, None]
+
+
+@cache
+def digits() -> tuple[Tensor, Tensor]:
+    """1797 handwritten digits, float32[1797, 1, 8, 8] from 0 to 1, and 10 classes."""
+    from sklearn.datasets import load_digits
+
+    x, y = _tensors(load_digits())
+    return x.reshape(-1, 1, 8, 8) / 16, y
+
+
+@cache
+def iris() -> tuple[Tensor, Tensor]:
+    """150 flowers of 4 raw features, sorted by their 3 classes."""
+    from sklearn.datasets import load_iris
+
+    return _tensors(load_iris())
+
+
+@cache
+def text() -> Tensor:
+    """English text as numbers of its letters, below 32: int64[N]."""
+    from sklearn import datasets
+
+    loaders = (datasets.load_iris, datasets.load_wine, datasets.load_diabetes)
+    words = " ".join(" ".join(load().DESCR.lower().split()) for load in loaders)
+    letters = " abcdefghijklmnopqrstuvwxyz.,-:"
+    return torch.tensor([letters.find(letter) + 1 for letter in words])
+
+
+def windows(step: int, num: int, length: int) -> tuple[Tensor, Tensor]:
+    """Pieces of the text, and the letters after each: int64[num, length] twice."""
+    start = pick(step, len(text()) - length - 1, num)
+    places = start[:, None] + torch.arange(length + 1)
+    pieces = text()[places]
+    return pieces[:, :-1], pieces[:, 1:]
+
+
+def kept_apart(step: int, num: int, *tensors: Tensor) -> list[Tensor]:
+    """Random rows of four fifths of the data; of the last fifth for the steps of the score."""
+    total = len(tensors[0])
+    order = torch.randperm(total, generator=torch.Generator().manual_seed(12))
+    cut = total * 4 // 5
+    rows = order[:cut] if step < UNSEEN.start else order[cut:]
+    return [tensor[rows[pick(step, len(rows), num)]] for tensor in tensors]
