@@ -194,3 +194,20 @@ def test_the_way_is_drawn_as_a_graph_and_kept_as_plain_values() -> None:
     assert "made the first NaN or Inf" in graph.svg()
     kept = origin_of(json.loads(json.dumps(origin.as_dict())))
     assert (kept.way, kept.text) == (origin.way, origin.text)
+
+
+@pytest.mark.parametrize(("bad", "said"), [((1,), "1 sample of the batch does it"), ((0, 1, 2), "")])
+def test_samples_are_named_only_where_others_do_not_do_it(bad: tuple[int, ...], said: str) -> None:
+    model = nn.Linear(1, 1)
+    batch = torch.ones(3, 1)
+    batch[list(bad)] = -1.0
+    by_step = tt.locate(model, lambda x: (model(x) * 0 + x).sqrt().mean(), batch)
+    inside = Net(lambda net, x: (net.fc(x) * 0 + x).sqrt(), fc=model)
+    with tt.guard(inside, on=lambda origin: None) as guard:
+        inside(batch).mean().backward()
+        torch.optim.SGD(inside.parameters()).step()
+    for origin in (by_step, guard.origin):
+        assert origin is not None
+        assert (origin.rows, origin.num_samples) == (bad, 3)
+        assert ("of the batch" in origin.text) == bool(said) and said in origin.text
+        assert origin_of(origin.as_dict()).text == origin.text

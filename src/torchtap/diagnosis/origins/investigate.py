@@ -155,7 +155,8 @@ def _complete(found: Origin, replay: Replay, evidence: Evidence) -> Origin:
         notes.append(_UPDATED)
     if any(call.was_overwritten for call in replay.calls):
         notes.append("An argument of the model was overwritten before the replay.")
-    rows = _rows(found, replay)
+    num = _num_samples(replay)
+    rows = _rows(found, replay, num)
     ids = tuple(evidence.ids[row] for row in rows if row < len(evidence.ids))
     is_outside = found.module is None and not found.operation
     return replace(
@@ -163,6 +164,7 @@ def _complete(found: Origin, replay: Replay, evidence: Evidence) -> Origin:
         phase=FORWARD if evidence.loss and is_outside else found.phase,
         rows=rows,
         ids=ids if len(ids) == len(rows) else (),
+        num_samples=num,
         cause=_cause(found, evidence),
         note=" ".join(one for one in notes if one),
         rank=own_rank()[0] if num_ranks() else None,
@@ -170,12 +172,18 @@ def _complete(found: Origin, replay: Replay, evidence: Evidence) -> Origin:
     )
 
 
-def _rows(found: Origin, replay: Replay) -> tuple[int, ...]:
-    """Return the samples of the batch, where the step has one batch."""
-    if found.phase in (PARAMETER, OPTIMIZER) or len(replay.calls) != 1:
-        return ()
+def _num_samples(replay: Replay) -> int:
+    """Return how many samples the batch has; 0 where the step has several batches."""
+    if len(replay.calls) != 1:
+        return 0
     call = replay.calls[0]
-    num = num_samples(tensors_of((call.args, call.kwargs))) or num_samples(_whole(call))
+    return num_samples(tensors_of((call.args, call.kwargs))) or num_samples(_whole(call))
+
+
+def _rows(found: Origin, replay: Replay, num: int) -> tuple[int, ...]:
+    """Return the samples of the batch, where the step has one batch."""
+    if found.phase in (PARAMETER, OPTIMIZER) or not num:
+        return ()
 
     def is_clean(cut: Cut) -> bool:
         return replay.is_clean(cut)

@@ -70,7 +70,9 @@ def locate(model: nn.Module, step: Callable[..., Any], *batch: Any) -> Origin | 
     found = located.trace()
     if found is not None and located.is_scaled:
         found = located.trace(is_unscaled=True)  # By infinite gradients a scaler finds its scale.
-    return None if found is None else replace(complete(found), rows=located.rows(found))
+    if found is None:
+        return None
+    return replace(complete(found), rows=located.rows(found), num_samples=located.num_samples)
 
 
 def _is_sound(param: Tensor) -> bool:
@@ -94,6 +96,11 @@ class _Located:
     def is_scaled(self) -> bool:
         """Return whether a ``GradScaler`` may have taken part."""
         return any(scaler.is_enabled() for scaler in self._before.scalers)
+
+    @property
+    def num_samples(self) -> int:
+        """The number of samples of the batch; 0 without any."""
+        return num_samples(tensors_of(self._batch))
 
     def trace(self, *, is_unscaled: bool = False) -> Origin | None:
         """Run the step operation by operation.
@@ -127,7 +134,7 @@ class _Located:
             return ()
         # Other trainings of this process may be in ruins.
         self._before.params = list(filter(_is_sound, self._before.params))
-        rows = bad_rows(num_samples(tensors_of(self._batch)), self._is_clean)
+        rows = bad_rows(self.num_samples, self._is_clean)
         return rows if rows or found.phase != INPUT else found.index[:1]
 
     def _is_clean(self, cut: Callable[[Tensor], Tensor]) -> bool:

@@ -59,6 +59,7 @@ class Origin:
         rank: the process where it was made; ``None`` without ``torch.distributed``.
         rows: the samples of the batch that are not finite when they are computed alone.
         ids: the ids of those samples, where they are known.
+        num_samples: of the batch; 0 where it is not known.
         path: operations from the origin to the loss, gradient or parameter.
         way: the same operations, each with its module and line; :meth:`graph` draws them.
         text: all of it in one paragraph.
@@ -86,6 +87,7 @@ class Origin:
     rank: int | None = None
     rows: tuple[int, ...] = ()
     ids: tuple[int | str, ...] = ()
+    num_samples: int = 0
     way: tuple[Passage, ...] = ()
     note: str = ""
     file_hash: str = ""
@@ -196,8 +198,8 @@ def _way(origin: Origin) -> str:
 
 
 def _samples(origin: Origin) -> str:
-    if not origin.rows:
-        return ""
+    if len(origin.rows) in (0, origin.num_samples):
+        return ""  # Where each sample does it, none of them is the reason.
     named = [str(one) for one in (origin.ids or origin.rows)]
     listed = ", ".join(named[:_MOST_ROWS]) + (", ..." if len(named) > _MOST_ROWS else "")
     count = plural(len(origin.rows), "sample")
