@@ -196,7 +196,9 @@ def test_the_way_is_drawn_as_a_graph_and_kept_as_plain_values() -> None:
     assert (kept.way, kept.text) == (origin.way, origin.text)
 
 
-@pytest.mark.parametrize(("bad", "said"), [((1,), "1 sample of the batch does it"), ((0, 1, 2), "")])
+@pytest.mark.parametrize(
+    ("bad", "said"), [((1,), "1 sample of the batch does it"), ((0, 1, 2), "")]
+)
 def test_samples_are_named_only_where_others_do_not_do_it(bad: tuple[int, ...], said: str) -> None:
     model = nn.Linear(1, 1)
     batch = torch.ones(3, 1)

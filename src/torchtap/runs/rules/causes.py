@@ -34,13 +34,14 @@ def in_order(view: View, found: Sequence[Finding]) -> list[Finding]:
     The first one names those after it as what it explains.
     """
     rules = {one.rule for one in found if one.is_alarm}
+    is_climbed = any(one.rule == "loss_rises" and "is_exact" in one.evidence for one in found)
 
     def key(one: Finding) -> tuple[bool, float, int, int]:
         path = "" if one.path == "." else one.path
         place = view.modules.order.get(path, 0)
         return (
             not one.is_alarm,
-            _rank(one, rules, view.first),
+            _rank(one, rules, view.first, is_climbed=is_climbed),
             place,
             one.steps[0] if one.steps else 0,
         )
@@ -52,13 +53,17 @@ def in_order(view: View, found: Sequence[Finding]) -> list[Finding]:
     return [replace(ordered[0], follows=explained), *ordered[1:]]
 
 
-def _rank(one: Finding, rules: set[str], first: int) -> float:
+def _rank(one: Finding, rules: set[str], first: int, *, is_climbed: bool) -> float:
     """Return the rank of a finding among those of the other rules; consequences come later."""
     if one.rule == "nonfinite":
-        return _RANKS["lr_high"] + 0.6 if rules & _BLOWS_UP else 0.5
+        return _RANKS["lr_high"] + 0.6 if rules & _BLOWS_UP or is_climbed else 0.5
     if one.rule in ("vanishing", "exploding") and "lr_high" in rules:
         return _RANKS["lr_high"] + 0.5
     is_late = bool(one.steps) and one.steps[0] > first
+    if one.rule == "dead" and "dropout_high" in rules:
+        return _RANKS["dropout_high"] + 0.3
+    if one.rule in ("dead", "saturated") and is_late and "labels" in rules:
+        return _RANKS["labels"] + 0.5
     if one.rule in ("dead", "saturated") and is_late and "lr_high" in rules:
         return _RANKS["lr_high"] + 0.7
     if one.rule == "dead" and one.evidence.get("share", 0) > 0.95 and not is_late:
@@ -73,8 +78,10 @@ def _rank(one: Finding, rules: set[str], first: int) -> float:
         return _RANKS["vanishing"] + 0.5
     if one.rule == "stale_low_precision" and "underflow" in rules:
         return _RANKS["underflow"] + 0.5
-    if one.rule == "loss_rises" and one.evidence.get("is_exact"):
+    if one.rule in ("loss_rises", "final_activation") and one.evidence.get("is_exact"):
         return _RANKS["symmetric"]
+    if one.rule == "detached" and not one.is_alarm:
+        return _RANKS["labels"] + 0.5
     if one.rule == "updates_stop" and one.evidence.get("optimizer_steps") == 0:
         return _RANKS["not_in_optimizer"]
     if one.rule == "lr_high" and "no_activation" in rules and one.evidence["update_ratio"] < 0.6:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from torchtap.runs.rules.finding import ALARM, NOTE, Finding
+from torchtap.runs.rules.squares import sign_of_squares
 from torchtap.runs.rules.view import Floats, View, largest, median
 
 _FEWEST = 12
@@ -14,20 +15,23 @@ _FEWEST = 12
 
 
 def data_scale(
-    view: View, *, high: float = 8.0, low: float = 0.02, fall: float = 0.1
+    view: View, *, high: float = 8.0, low: float = 0.02, fall: float = 0.1, targets: float = 300.0
 ) -> Iterator[Finding]:
     """Inputs so large or small that weights of the usual size cannot use them.
 
     Looks at the root mean square of each floating-point input of the model. An alarm where it
     enters a layer with weights as it is; a note where something comes before, as the features of a
-    time step. Nothing where the first module called is a norm.
+    time step. Nothing where the first module called is a norm. Targets of a squared error are
+    looked at where they are far beyond the outputs and the loss does not fall.
 
     Args:
         view: of the run.
         high: from which rms on; inputs of healthy trainings had 0.48 to 6.4.
         low: below which rms.
         fall: share of the loss that falls where all is well, though something comes before.
+        targets: rms of the first error, from which on targets are of another scale.
     """
+    yield from _targets(view, targets)
     called = [path for path in view.modules.leaves if view.modules.was_called(path)]
     if not called or view.modules.is_norm(called[0]):
         return
@@ -50,6 +54,25 @@ def data_scale(
             "Scale the data to mean 0 and standard deviation 1 before the model.",
         )
         return
+
+
+def _targets(view: View, limit: float) -> Iterator[Finding]:
+    """Yield targets far beyond the outputs: the root of a mean squared error is their distance."""
+    if not (len(view.loss) and view.loss.fall < 0.5 and sign_of_squares(view) > 0):
+        return
+    away = float(np.sqrt(view.loss.values[0]))
+    own = view.start(view.site("", "output"), "rms")
+    if away > limit * max(own, 1.0):
+        yield Finding(
+            "data_scale",
+            ALARM,
+            ".",
+            view.span,
+            f"targets are {away:.3g} away from the outputs, whose rms is {own:.3g} in the first "
+            f"step",
+            {"error": away, "rms": own},
+            "Scale the targets to mean 0 and standard deviation 1.",
+        )
 
 
 def bad_batch(

@@ -88,7 +88,8 @@ def _rms_of_gradients(view: View) -> list[tuple[Site, float]]:
 def no_zero_grad(view: View, *, tolerance: float = 1e-3) -> Iterator[Finding]:
     """Gradients of earlier steps that were never set to zero.
 
-    The gradient of a bias is the sum of ``grad_output``. Only steps right after one that an
+    The gradient of a bias is the sum of ``grad_output``, and so never of a larger magnitude: the
+    latter tells it where all sums are 0, as under a softmax. Only steps right after one that an
     optimizer made are looked at: in between, gradients may be accumulated on purpose.
 
     Args:
@@ -106,9 +107,11 @@ def no_zero_grad(view: View, *, tolerance: float = 1e-3) -> Iterator[Finding]:
         if len(later) < 3 or not miss[0] < tolerance:
             continue
         checked += 1
-        if np.mean(later > 10 * tolerance) > 0.7:
+        beyond = _excess(view, path)
+        is_beyond = beyond[0] < 0 and np.mean(beyond[_after_updates(view)][2:] > tolerance) > 0.5
+        if np.mean(later > 10 * tolerance) > 0.7 or is_beyond:
             wrong.append(path)
-            worst = max(worst, median(later))
+            worst = max(worst, median(later), median(beyond))
     if wrong and len(wrong) >= 0.3 * checked:
         yield Finding(
             "no_zero_grad",
@@ -139,6 +142,14 @@ def _miss_of_sum(view: View, path: str) -> Floats:
     whole = view.series(arrived, "mean") * view.series(arrived, "numel")
     with np.errstate(all="ignore"):
         found: Floats = abs(own - whole) / view.series(arrived, "l1")
+    return found
+
+
+def _excess(view: View, path: str) -> Floats:
+    """Return by how much the gradient of a bias is of a larger magnitude than ``grad_output``."""
+    bias, arrived = view.site(path, "param_grad", "bias"), view.site(path, "grad_output")
+    with np.errstate(all="ignore"):
+        found: Floats = view.series(bias, "l1") / view.series(arrived, "l1") - 1
     return found
 
 

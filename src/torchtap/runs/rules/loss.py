@@ -9,45 +9,104 @@ import numpy as np
 
 from torchtap.runs.rules.finding import ALARM, NOTE, Finding
 from torchtap.runs.rules.optimizer import update_ratios
+from torchtap.runs.rules.squares import share_of_all_pairs, sign_of_squares
 from torchtap.runs.rules.view import Floats, View, median
 
 
 def loss_rises(
-    view: View, *, sign: float = 2.0, rise: float = 0.05, noises: float = 4.0
+    view: View,
+    *,
+    sign: float = 2.0,
+    rise: float = 0.05,
+    noises: float = 4.0,
+    steep: float = 0.5,
+    times: float = 10.0,
 ) -> Iterator[Finding]:
     """A loss that is climbed.
 
-    Exact where an optimizer was told to climb and the loss rises, and of a cross-entropy: its
-    gradient is most negative at the true class, and with the sign turned most positive there.
-    Otherwise the three thirds of the run rise, beyond the noise.
+    Exact where an optimizer was told to climb and the loss rises, of a cross-entropy (its gradient
+    is most negative at the true class, and with the sign turned most positive there) and of a
+    squared error that is logged with its sign turned. A loss below 0 that grows without bound, ever
+    faster, has no minimum. Otherwise the three thirds of the run rise beyond the noise, as they are
+    or in their logarithms: an alarm where they rise steeply, a note else, as adversaries do.
 
     Args:
         view: of the run.
         sign: the largest gradient over the magnitude of the smallest, of more than 3 classes.
         rise: share by which the last third is above the first.
         noises: standard errors between these thirds.
+        steep: the same share, from which on it is an alarm.
+        times: by which factor a loss below 0 outgrows its first numbers.
     """
     exact = list(_climbs(view, sign, rise))
     yield from exact
-    if exact or len(view.loss) < 20 or not (view.loss.is_known and view.loss.is_logged):
+    if exact:
         return
-    values, third = view.loss.values, len(view.loss) // 3
-    one, two, three = (
-        values[:third].mean(),
-        values[third : 2 * third].mean(),
-        values[-third:].mean(),
-    )
-    error = view.loss.noise / math.sqrt(third)
-    if three > two > one and three - one > max(noises * error, rise * abs(one)):
+    values = _before_it_breaks(view)
+    if len(values) < 20 or not view.loss.is_logged:
+        return
+    if _has_no_bound(values, times):
+        yield _unbounded(view, values)
+        return
+    logs = np.log(values) if (values > 0).all() else values
+    if _rises(values, rise, noises) or (logs is not values and _rises(logs, rise, noises)):
+        one, two, three = _thirds(values)
         yield Finding(
             "loss_rises",
-            ALARM,
+            ALARM if three - one > steep * abs(one) else NOTE,
             ".",
             (view.loss.steps[0], view.loss.steps[-1]),
             f"the loss rises steadily: {one:.3g}, {two:.3g}, {three:.3g} in the thirds of the run",
             {"first": one, "second": two, "third": three},
             "Look at the sign of the loss.",
         )
+
+
+def _before_it_breaks(view: View) -> Floats:
+    """Return the loss up to the first number that is not finite."""
+    bad = np.flatnonzero(~np.isfinite(view.loss.values))
+    return view.loss.values[: bad[0]] if len(bad) else view.loss.values
+
+
+def _thirds(values: Floats) -> tuple[float, float, float]:
+    third = len(values) // 3
+    parts = values[:third], values[third : 2 * third], values[-third:]
+    one, two, three = (float(part.mean()) for part in parts)
+    return one, two, three
+
+
+def _rises(values: Floats, rise: float, noises: float) -> bool:
+    """Return whether the thirds rise, beyond the noise from step to step and by a share."""
+    one, two, three = _thirds(values)
+    error = float(np.std(np.diff(values))) / math.sqrt(2) / math.sqrt(len(values) // 3)
+    return three > two > one and three - one > max(noises * error, rise * abs(one))
+
+
+def _has_no_bound(values: Floats, times: float) -> bool:
+    """Return whether a loss falls far below 0, ever faster.
+
+    A fall that ends at a minimum slows down: its last fifth has the least of it. A quarter of all
+    is more than steps of one size make.
+    """
+    first, last = values[:3], float(values[-3:].mean())
+    fifth = float(values[-len(values) // 5 - 3 : -len(values) // 5].mean())
+    total = float(first.mean()) - last
+    return last < -times * float(abs(first).max()) and fifth - last > 0.25 * total
+
+
+def _unbounded(view: View, values: Floats) -> Finding:
+    first, last = float(values[:3].mean()), float(values[-3:].mean())
+    return Finding(
+        "loss_rises",
+        ALARM,
+        ".",
+        view.span,
+        f"the loss falls without bound, ever faster, from {first:.3g} to {last:.3g}: it has no "
+        f"minimum",
+        {"first": first, "last": last, "is_exact": True},
+        "Look at the sign of the loss, and whether it fits the output: nll_loss takes logs of "
+        "probabilities, and a binary cross-entropy targets between 0 and 1.",
+    )
 
 
 def _climbs(view: View, sign: float, rise: float) -> Iterator[Finding]:
@@ -65,10 +124,27 @@ def _climbs(view: View, sign: float, rise: float) -> Iterator[Finding]:
             "Leave maximize out, or turn the sign of the loss.",
         )
         return
+    if sign_of_squares(view) < 0:
+        yield Finding(
+            "loss_rises",
+            ALARM,
+            ".",
+            view.span,
+            f"the loss is minus a squared error, by its gradient: the error grows from "
+            f"{-view.loss.values[0]:.3g} to {-view.loss.values[-1]:.3g}",
+            {"first": view.loss.values[0], "last": view.loss.values[-1], "is_exact": True},
+            "Turn the sign of the loss.",
+        )
+        return
     gradient = view.site("", "grad_output")
     top, bottom = median(view.series(gradient, "max")[:5]), median(view.series(gradient, "min")[:5])
+    if view.sees_beginning and not top > sign * abs(bottom):
+        # It may grow so fast that a few steps are enough to be sure of wrong classes.
+        top, bottom = view.start(gradient, "max"), view.start(gradient, "min")
     is_turned = view.loss.num_classes > 3 and top > sign * abs(bottom)
-    if is_turned and (not view.loss.fall > 0 or _stays_wrong(view, top)):
+    values = view.loss.values
+    rises_at_once = len(values) > 9 and values[5:10].mean() > (1 + rise) * values[:3].mean() > 0
+    if is_turned and (not view.loss.fall > 0 or rises_at_once or _stays_wrong(view, top)):
         yield Finding(
             "loss_rises",
             ALARM,
@@ -98,11 +174,14 @@ def _stays_wrong(view: View, top: float) -> bool:
 
 
 def labels(
-    view: View, *, fall: float = 0.1, moves: float = 1e-4, chance: float = 0.93
+    view: View, *, fall: float = 0.1, moves: float = 1e-4, chance: float = 0.93, still: float = 0.05
 ) -> Iterator[Finding]:
-    """Weights that move while a cross-entropy stays at chance: targets say nothing of inputs.
+    """Weights that move while the loss stays: targets say nothing of inputs.
 
-    A slow training is left alone: its loss is still falls beyond its scatter, or fell below
+    An alarm of a cross-entropy at chance, and where each output is compared with all targets of
+    the batch. A note of a loss that stays elsewhere: it may have been at its minimum.
+
+    A slow training is left alone: its loss still falls beyond its scatter, or fell below
     chance steadily.
 
     Args:
@@ -110,14 +189,24 @@ def labels(
         fall: share by which the loss moved, either way, from which on it does not stay.
         moves: median update over weight from which on the weights move.
         chance: share of ``log(classes)`` above which the last fifth of the loss is.
+        still: share by which any other loss moved, from which on it does not stay.
     """
-    if len(view.loss) < 20 or not view.loss.is_known or not view.loss.num_classes:
+    if len(view.loss) < 20 or not view.loss.is_known:
+        return
+    pairs = share_of_all_pairs(view)
+    if pairs > 0.2:
+        yield _of_all_pairs(view, pairs)
         return
     usual = median([median(own) for own in update_ratios(view).values()])
-    at_chance = math.log(view.loss.num_classes)
+    at_chance = math.log(view.loss.num_classes or 1)
     is_still = abs(view.loss.fall) < fall and not _is_learning(view, at_chance)
     is_climbed = any(True for _ in _climbs(view, 2.0, fall))
-    if is_still and not is_climbed and usual > moves and view.loss.end > chance * at_chance:
+    is_chance = view.loss.num_classes > 0 and view.loss.end > chance * at_chance
+    if is_climbed:
+        return
+    if not (is_still and usual > moves and is_chance):
+        yield from _stays(view, usual, 10 * moves, still)
+    else:
         yield Finding(
             "labels",
             ALARM,
@@ -126,6 +215,35 @@ def labels(
             f"weights move by {usual:.1g} a step and the loss stays, {view.loss.start:.4g} to "
             f"{view.loss.end:.4g}; chance is {at_chance:.4g}",
             {"fall": view.loss.fall, "update_ratio": usual, "chance": at_chance},
+            "Look at some samples with their targets: shuffled, off by one, or constant?",
+        )
+
+
+def _of_all_pairs(view: View, share: float) -> Finding:
+    return Finding(
+        "labels",
+        ALARM,
+        ".",
+        view.span,
+        f"all samples are pulled to one number, and {share:.0%} of the loss stays whatever the "
+        f"outputs: each output is compared with the targets of all samples",
+        {"share": share},
+        "Give outputs and targets one shape: [B, 1] and [B] are broadcast to [B, B].",
+    )
+
+
+def _stays(view: View, usual: float, moves: float, still: float) -> Iterator[Finding]:
+    """Yield a note where a loss stays that is not at a known chance, while weights move."""
+    half = view.loss.values[len(view.loss) // 2 :]
+    if abs(view.loss.fall) < still and usual > moves and not _falls(half):
+        yield Finding(
+            "labels",
+            NOTE,
+            ".",
+            view.span,
+            f"weights move by {usual:.1g} a step and the loss stays, {view.loss.start:.4g} to "
+            f"{view.loss.end:.4g}: it was at its minimum, or targets say nothing of inputs",
+            {"fall": view.loss.fall, "update_ratio": usual},
             "Look at some samples with their targets: shuffled, off by one, or constant?",
         )
 
@@ -159,21 +277,23 @@ def too_good(
 
     Args:
         view: of the run.
-        share: of the first loss that is left at the end.
+        share: of chance, or of the first loss where that is less, that is left at the end.
         classes: more than these make an easy task unlikely.
         fewest: steps without which nothing is said.
     """
     values = view.loss.values
     if len(values) < fewest or not np.isfinite(values).all() or view.loss.num_classes <= classes:
         return
-    first, last = float(values[:2].mean()), float(values[-5:].mean())
+    at_chance = math.log(view.loss.num_classes)
+    first, last = min(float(values[:2].mean()), at_chance), float(values[-5:].mean())
     if 0 < last < share * first:
         yield Finding(
             "too_good",
             NOTE,
             ".",
             view.span,
-            f"the loss is {last:.2g} after {len(values)} steps, from {first:.2g}",
-            {"first": first, "last": last},
+            f"the loss is {last:.2g} after {len(values)} steps; chance among "
+            f"{view.loss.num_classes} classes is {at_chance:.2g}",
+            {"first": first, "last": last, "chance": at_chance},
             "Look whether the targets are in the input, as without a causal mask.",
         )

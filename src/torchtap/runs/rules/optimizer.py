@@ -23,8 +23,9 @@ def lr_high(
         view: of the run.
         high: update over weight: the median over matrices of the largest of the first 12 steps.
             Healthy are 5e-4 to 0.5, so the loss must have risen as well, or not have fallen.
-        alone: the same, whatever the loss does.
-        rise: by which factor the loss rose in the first 15 steps.
+        alone: the same, unless the loss fell to half without having risen.
+        rise: by which factor the loss rose in the first 15 steps, and did not fall to half of its
+            first number later.
         fall: share by which the loss fell at least where all is well.
     """
     ratios = {
@@ -35,9 +36,12 @@ def lr_high(
     tops = {site: largest(own[1:_EARLY] if len(own) > 1 else own) for site, own in ratios.items()}
     early = median(tops.values())
     values = view.loss.values
-    has_risen = view.loss.is_known and values[1:15].max() > rise * values[0] > 0
-    is_bad = bool(has_risen or view.loss.fall < fall)
-    if not (early > alone or (early > high and is_bad)):
+    has_share = view.loss.is_known and not view.loss.is_around_0
+    has_risen = has_share and values[1:15].max() > rise * values[0] > 0
+    has_learnt = view.loss.is_known and 0 < view.loss.end < 0.5 * values[0]
+    is_bad = bool((has_risen or view.loss.fall < fall) and not has_learnt)
+    is_fruitful = has_learnt and not has_risen
+    if not ((early > alone and not is_fruitful) or (early > high and is_bad)):
         return
     path = max(tops, key=lambda site: tops[site]).path
     rates = sorted({group["lr"] for group in view.meta.optimizers if "lr" in group})
@@ -78,7 +82,7 @@ def steps_too_small(
     if len(view.steps) < fewest:
         return
     most = median([largest(own) for own in update_ratios(view).values()])
-    is_stuck = most < stuck and view.loss.fall < fall
+    is_stuck = most < stuck and (view.loss.fall < fall or view.loss.is_within_noise)
     is_rounded = most == 0 and median(view.norm("update")) == 0 < median(view.norm("param_grad"))
     if not (0 < most < low or (is_stuck and most > 0) or is_rounded):
         return

@@ -81,18 +81,21 @@ def _is_bounded_cross_entropy(view: View, classes: int) -> bool:
 def _double_sigmoid(view: View) -> Iterator[Finding]:
     """A last sigmoid under the binary cross-entropy of logits, which applies its own.
 
-    Its gradient is ``sigmoid(y) - t``, over the elements: 0.5 to 0.731 for ``t = 0``, and -0.5 to
-    -0.269 for ``t = 1``, since ``y`` lies between 0 and 1.
+    Its gradient is ``sigmoid(y) - t``: 0.5 to 0.731 for ``t = 0``, and -0.5 to -0.269 for
+    ``t = 1``, since ``y`` lies between 0 and 1; over the elements or samples if the loss is a mean.
     """
     gradient = view.site("", "grad_output")
     if not view.modules.is_a(view.modules.end, {"Sigmoid"}):
         return
-    size = view.series(gradient, "numel")
-    top, bottom = view.series(gradient, "max") * size, view.series(gradient, "min") * size
-    there = ~np.isnan(top)
-    is_two_sided = (top[there] >= 0.499) & (top[there] <= 0.7321)
-    is_two_sided &= (bottom[there] >= -0.501) & (bottom[there] <= -0.268)
-    if there.any() and is_two_sided.all():
+    high, low = view.series(gradient, "max"), view.series(gradient, "min")
+    size, rows = view.series(gradient, "numel"), (view.shape(gradient) or (1,))[0]
+    for scale in (size, np.full(len(size), float(rows)), np.ones(len(size))):
+        top, bottom = high * scale, low * scale
+        there = ~np.isnan(top)
+        is_two_sided = (top[there] >= 0.499) & (top[there] <= 0.7321)
+        is_two_sided &= (bottom[there] >= -0.501) & (bottom[there] <= -0.268)
+        if not (there.any() and is_two_sided.all()):
+            continue
         yield Finding(
             "final_activation",
             ALARM,
@@ -100,9 +103,14 @@ def _double_sigmoid(view: View) -> Iterator[Finding]:
             view.span,
             f"its gradient lies between {bottom[there].min():.3g} and {top[there].max():.3g} of an "
             f"element's share: the loss applies sigmoid to what is between 0 and 1",
-            {"max": float(top[there].max()), "min": float(bottom[there].min())},
+            {
+                "max": float(top[there].max()),
+                "min": float(bottom[there].min()),
+                "is_exact": True,
+            },
             "Leave the sigmoid out: binary_cross_entropy_with_logits takes logits.",
         )
+        return
 
 
 def final_activation(
@@ -112,7 +120,7 @@ def final_activation(
 
     A rectifier under a cross-entropy; a bounded function that sits at its bounds while the loss
     does not fall; one whose output is the same number for everything, as a softmax over one unit;
-    a sigmoid before a loss that applies its own.
+    a sigmoid before a loss that applies its own; a softmax over the samples of the batch.
 
     Args:
         view: of the run.
@@ -136,6 +144,7 @@ def final_activation(
             "Leave the last activation out.",
         )
     yield from _double_sigmoid(view)
+    yield from _over_batch(view)
     yield from _constant(view)
     late = median(saturation(view, path)[-10:])
     if view.modules.is_a(path, BOUNDED) and late > bound and view.loss.fall < fall:
@@ -147,6 +156,24 @@ def final_activation(
             f"it sits at its bounds (mean square {late:.2f} of 1) and the loss does not fall",
             {"mean_square": late, "fall": view.loss.fall},
             "Leave the last activation out, or scale the targets into its range.",
+        )
+
+
+def _over_batch(view: View) -> Iterator[Finding]:
+    """A last softmax over the first dim, which is that of samples."""
+    path = view.modules.end
+    shape = view.shape(view.site(path, "output"))
+    total = median(view.series(view.site(path, "output"), "mean")) * (shape[0] if shape else 0)
+    is_first = view.modules.is_a(path, {"Softmax"}) and view.modules.setting(path, "dim") == 0
+    if is_first and len(shape) == 2 and abs(total - 1) < 1e-3:
+        yield Finding(
+            "final_activation",
+            ALARM,
+            shown(path),
+            view.span,
+            f"its outputs sum to {total:.4f} over the {shape[0]} samples of a batch: its dim is 0",
+            {"sum": total, "samples": shape[0], "is_exact": True},
+            "Leave it out for cross_entropy, which takes logits, or use dim=1.",
         )
 
 

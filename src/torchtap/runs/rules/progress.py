@@ -128,8 +128,26 @@ class Progress:
 
     @property
     def fall(self) -> float:
-        """The share of the loss that is gone at the end, negative where it rose; NaN if unknown."""
+        """The share of the loss that is gone at the end, negative where it rose; NaN if unknown.
+
+        A loss that starts within its noise of 0, as that of a policy, has no share: NaN.
+        """
+        if self.is_around_0:
+            return math.nan
         return (self.start - self.end) / (abs(self.start) + 1e-30)
+
+    @property
+    def is_around_0(self) -> bool:
+        """Return whether it is of both signs, and starts nearer to 0 than it goes up and down."""
+        has_both = self.is_known and bool(self.values.min() < 0 < self.values.max())
+        return has_both and abs(self.start) < self.noise
+
+    @property
+    def is_within_noise(self) -> bool:
+        """Return whether start and end are as close as the noise from step to step explains."""
+        tenth = max(3, len(self.values) // 10)
+        error = self.noise * math.sqrt(1 / tenth + 1 / (2 * tenth))
+        return self.is_known and abs(self.start - self.end) < 2 * error
 
     @property
     def noise(self) -> float:

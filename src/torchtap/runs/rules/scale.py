@@ -49,6 +49,8 @@ def large_init(
         found = [max(gains, key=lambda path: gains[path])]
     if found or is_wide:
         path = max(found, key=lambda one: gains[one]) if found else ""
+        # Embeddings as large come first.
+        path = next(filter(lambda one: _is_wide_embedding(view, one), view.modules.leaves), path)
         value = gains.get(path, math.nan)
         yield Finding(
             "large_init",
@@ -60,6 +62,13 @@ def large_init(
             {"gain": value, "std": spread},
             "Initialise with a standard deviation of about 1 / sqrt(fan_in), or put a norm there.",
         )
+
+
+def _is_wide_embedding(view: View, path: str, *, rms: float = 8.0) -> bool:
+    """Return whether a module is an embedding whose vectors are far larger than others start."""
+    return view.modules.is_a(path, {"Embedding"}) and (
+        view.start(view.site(path, "output"), "rms") > rms
+    )
 
 
 def small_init(view: View, *, shrink: float = 0.05, weights: float = 0.01) -> Iterator[Finding]:

@@ -8,25 +8,30 @@ from collections.abc import Iterator
 import numpy as np
 
 from torchtap.core.site import Site
-from torchtap.runs.rules.finding import ALARM, Finding
+from torchtap.runs.rules.finding import ALARM, NOTE, Finding
 from torchtap.runs.rules.modules import RECTIFIERS
 from torchtap.runs.rules.view import Floats, View, median, shown
 
 _FEWEST_UNITS = 16
 
 
-def dead(view: View, *, limit: float = 0.5, window: int = 24) -> Iterator[Finding]:
+def dead(
+    view: View, *, limit: float = 0.5, window: int = 24, most: float = 0.95, fall: float = 0.2
+) -> Iterator[Finding]:
     """Units of a rectifier that are zero for every sample.
 
     The gradient of a bias is exactly zero where its unit is zero for the whole batch, so the
     biases of the layer before a rectifier count its dead units. Without them, its zeros do: units
-    are counted as dead only as far as the zeros of all samples suffice for.
+    are counted as dead only as far as the zeros of all samples suffice for. An alarm where nearly
+    all are, or where the loss does not fall; a note else, since a batch does not wake every unit.
 
     Args:
         view: of the run.
-        limit: share of dead units in the last steps; healthy are 0 to 0.4 (0.88 of layers with few
+        limit: share of dead units in the last steps; healthy are 0 to 0.56 (0.88 of layers with few
             units, which are left alone).
         window: how many of the last steps.
+        most: that share, from which on it is an alarm whatever the loss does.
+        fall: share by which the loss falls where all is well.
     """
     for path in view.modules.leaves:
         if not view.modules.is_a(path, RECTIFIERS) or path == view.modules.end:
@@ -39,7 +44,7 @@ def dead(view: View, *, limit: float = 0.5, window: int = 24) -> Iterator[Findin
         since = int(np.argmax(shares >= limit))
         yield Finding(
             "dead",
-            ALARM,
+            NOTE if late < most and view.loss.fall > fall else ALARM,
             shown(path),
             (int(view.steps[since]), view.last),
             f"{late:.0%} of its {num_units} units are 0 for every sample, {began}",
