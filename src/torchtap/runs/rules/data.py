@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from torchtap.runs.rules.finding import ALARM, NOTE, Finding
-from torchtap.runs.rules.squares import sign_of_squares
+from torchtap.runs.rules.squares import ratio_of_squares
 from torchtap.runs.rules.view import Floats, View, largest, median
 
 _FEWEST = 12
@@ -57,11 +57,10 @@ def data_scale(
 
 
 def _targets(view: View, limit: float) -> Iterator[Finding]:
-    """Yield targets far beyond the outputs: the root of a mean squared error is their distance."""
-    if not (len(view.loss) and view.loss.fall < 0.5 and sign_of_squares(view) > 0):
-        return
-    away = float(np.sqrt(view.loss.values[0]))
+    """Yield targets far beyond the outputs: the gradient of ``a sum(e^2)`` has an rms of 2 a e."""
+    ratio = ratio_of_squares(view) if view.loss.fall < 0.5 else 0.0
     own = view.start(view.site("", "output"), "rms")
+    away = 2 * ratio * view.start(view.site("", "grad_output"), "rms")
     if away > limit * max(own, 1.0):
         yield Finding(
             "data_scale",

@@ -9,7 +9,7 @@ import numpy as np
 
 from torchtap.runs.rules.finding import ALARM, NOTE, Finding
 from torchtap.runs.rules.optimizer import update_ratios
-from torchtap.runs.rules.squares import share_of_all_pairs, sign_of_squares
+from torchtap.runs.rules.squares import ratio_of_squares, share_of_all_pairs
 from torchtap.runs.rules.view import Floats, View, median
 
 
@@ -48,6 +48,8 @@ def loss_rises(
     if _has_no_bound(values, times):
         yield _unbounded(view, values)
         return
+    if ratio_of_squares(view) < 0:
+        return  # Minus an error that shrinks.
     logs = np.log(values) if (values > 0).all() else values
     if _rises(values, rise, noises) or (logs is not values and _rises(logs, rise, noises)):
         one, two, three = _thirds(values)
@@ -124,15 +126,16 @@ def _climbs(view: View, sign: float, rise: float) -> Iterator[Finding]:
             "Leave maximize out, or turn the sign of the loss.",
         )
         return
-    if sign_of_squares(view) < 0:
+    values = _before_it_breaks(view)
+    if ratio_of_squares(view) < 0 and values[-3:].mean() < (1 + rise) * values[:3].mean():
         yield Finding(
             "loss_rises",
             ALARM,
             ".",
             view.span,
             f"the loss is minus a squared error, by its gradient: the error grows from "
-            f"{-view.loss.values[0]:.3g} to {-view.loss.values[-1]:.3g}",
-            {"first": view.loss.values[0], "last": view.loss.values[-1], "is_exact": True},
+            f"{-values[0]:.3g} to {-values[-1]:.3g}",
+            {"first": values[0], "last": values[-1], "is_exact": True},
             "Turn the sign of the loss.",
         )
         return
@@ -142,7 +145,6 @@ def _climbs(view: View, sign: float, rise: float) -> Iterator[Finding]:
         # It may grow so fast that a few steps are enough to be sure of wrong classes.
         top, bottom = view.start(gradient, "max"), view.start(gradient, "min")
     is_turned = view.loss.num_classes > 3 and top > sign * abs(bottom)
-    values = view.loss.values
     rises_at_once = len(values) > 9 and values[5:10].mean() > (1 + rise) * values[:3].mean() > 0
     if is_turned and (not view.loss.fall > 0 or rises_at_once or _stays_wrong(view, top)):
         yield Finding(

@@ -9,13 +9,12 @@ from torchtap.runs.rules.view import Floats, View
 _FEWEST = 10
 
 
-def sign_of_squares(view: View, *, tolerance: float = 1e-3) -> int:
-    """Return 1 where the logged loss is a squared error, -1 where it is minus one, 0 for another.
+def ratio_of_squares(view: View, *, tolerance: float = 1e-3) -> float:
+    """Return the logged loss over the squared norm of its gradient, if it is a squared error.
 
-    The gradient of ``a sum((y - t)^2)`` is ``2 a (y - t)``, so the loss over the squared norm of
-    the gradient is ``1 / (4 a)`` in every step, whatever is learnt; it is negative where the error
-    is climbed. The gradient is that of a minimised loss turned, so only a logged loss that was
-    turned as well is known by it.
+    The gradient of ``a sum((y - t)^2)`` is ``2 a (y - t)``, so the ratio is ``1 / (4 a)`` in every
+    step, whatever is learnt. It is 0 for another loss, and negative where minus the error was
+    logged.
 
     Args:
         view: of the run.
@@ -26,8 +25,8 @@ def sign_of_squares(view: View, *, tolerance: float = 1e-3) -> int:
         ratio = loss / norm**2
     ratio = ratio[np.isfinite(ratio) & (norm > 0)]
     if len(ratio) < _FEWEST or not np.ptp(ratio) < tolerance * abs(ratio.mean()):
-        return 0
-    return int(np.sign(ratio.mean()))
+        return 0.0
+    return float(ratio.mean())
 
 
 def share_of_all_pairs(view: View, *, tolerance: float = 1e-3) -> float:
