@@ -11,9 +11,15 @@ BROKEN = (
     "cancer_statistics_fixed", "wine_selu_two_softmaxes", "denoise_cut", "reverse_unclipped_climbs",
     "unet_empty_mask", "upscale_not_given", "one_unit_no_zero_grad", "waves_deep_sigmoids",
     "zero_init_bfloat16", "mixup_decays", "topic_all_alike", "set_spread_millimetres",
+    "digit_sparse_climbs", "films_liked_stars_as_probabilities", "flowers_raw_log_softmax_missing",
+    "friedman_broadcast", "friedman_target_in_grams", "digit_perceptron_softmax_over_batch",
+    "digit_perceptron_drops_all", "digit_variational_sigmoid_twice", "letters_gru_never_cleared",
+    "letters_decoder_embedding_huge", "digit_beta_hot", "molecules_looking_lonely_node",
 )  # fmt: skip
 HEALTHY = (
     "flow", "graph", "unet", "skipgram", "diffusion", "lora", "vit", "bandit",
+    "adversaries_hinge", "digit_variational", "digit_sparse", "straight_line", "ball_relu",
+    "molecules", "films", "letters_decoder", "views_predicted", "waves_elman",
 )  # fmt: skip
 CASES = {case.name: case for half in SETS for case in cases(half)}
 
