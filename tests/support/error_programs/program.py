@@ -68,7 +68,7 @@ def run(text: str, folder: Path) -> dict[str, Any]:
     file.write_text(text)
     linecache.checkcache(str(file))
     names: dict[str, Any] = {"__name__": "__main__", "__file__": str(file)}
-    exec(compile(text, str(file), "exec"), names)
+    exec(compile(text, str(file), "exec", dont_inherit=True), names)
     return names
 
 

@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-from posted_programs import data, graphs, models
+from posted_programs import data, graphs, models, trainings
 from posted_programs.posted import Posted, Verdict, verdict
 
-POSTED: list[Posted] = [*graphs.POSTED, *data.POSTED, *models.POSTED]
+POSTED: list[Posted] = [*graphs.POSTED, *data.POSTED, *models.POSTED, *trainings.POSTED]
 
 __all__ = ["POSTED", "Posted", "Verdict", "verdict"]

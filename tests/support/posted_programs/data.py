@@ -10,6 +10,7 @@ POSTED = [
     Posted(
         "words of a language model, classes last",
         GITHUB + "markhliu/DGAI/issues/7",
+        "target of another size",
         """
         net = nn.Linear(8, 12)
         inputs, targets = torch.randn(4, 5, 8), torch.randint(0, 12, (4, 5))
@@ -24,6 +25,7 @@ POSTED = [
     Posted(
         "captions longer than what was predicted",
         GITHUB + "sgrvinod/a-PyTorch-Tutorial-to-Image-Captioning/issues/195",
+        "target of another size",
         """
         scores, targets = torch.randn(3, 4, 9), torch.randint(0, 9, (3, 6))
         lengths = [4, 4, 4]
@@ -38,6 +40,7 @@ POSTED = [
     Posted(
         "classes counted from 1",
         GITHUB + "avisheknag17/public_ml_models/issues/2",
+        "class range",
         """
         net, labels = nn.Linear(4, 5), torch.tensor([1, 2, 3, 4, 5])
         x = torch.randn(5, 4)
@@ -51,6 +54,7 @@ POSTED = [
     Posted(
         "sentiments of -1, 0 and 1",
         GITHUB + "EricFillion/happy-transformer/issues/248",
+        "class range",
         """
         net, values = nn.Linear(4, 3), torch.tensor([-1, 0, 1, 1])
         x = torch.randn(4, 4)
@@ -65,6 +69,7 @@ POSTED = [
     Posted(
         "more classes in the labels than in the head",
         GITHUB + "TencentGameMate/gnn_cross_lingual/issues/5",
+        "class range",
         """
         net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 12))
         labels = torch.tensor([0, 3, 17, 12])
@@ -78,6 +83,7 @@ POSTED = [
     Posted(
         "pixels marked 255 that are to be left out",
         GITHUB + "open-mmlab/mmsegmentation/issues/3609",
+        "class range",
         """
         net = nn.Conv2d(3, 2, 1)
         masks = torch.tensor([[[0, 1], [1, 255]]])
@@ -93,6 +99,7 @@ POSTED = [
     Posted(
         "labels that a table gave as float64",
         GITHUB + "ahmedbesbes/character-based-cnn/issues/5",
+        "class dtype",
         """
         import numpy as np
 
@@ -109,6 +116,7 @@ POSTED = [
     Posted(
         "labels of int32",
         GITHUB + "jfzhang95/pytorch-video-recognition/issues/71",
+        "class dtype",
         """
         net = nn.Linear(3, 4)
         x, labels = torch.randn(4, 3), torch.tensor([0, 3, 1, 2], dtype=torch.int32)
@@ -123,6 +131,7 @@ POSTED = [
     Posted(
         "masks of a segmentation as floats",
         GITHUB + "qubvel-org/segmentation_models.pytorch/issues/197",
+        "class dtype",
         """
         net = nn.Conv2d(3, 4, 1)
         x, masks = torch.randn(2, 3, 5, 5), torch.randint(0, 4, (2, 5, 5)).float()
@@ -137,6 +146,7 @@ POSTED = [
     Posted(
         "weights of classes from numpy",
         GITHUB + "sebsk/CS224N-Project/pull/2",
+        "dtypes of an operation",
         """
         import numpy as np
 
@@ -153,6 +163,7 @@ POSTED = [
     Posted(
         "answers of yes and no without a column",
         GITHUB + "FernandoLpz/Text-Classification-LSTMs-PyTorch/issues/9",
+        "binary size",
         """
         net = nn.Sequential(nn.Linear(4, 1), nn.Sigmoid())
         x, y = torch.randn(6, 4), torch.tensor([0.0, 1, 1, 0, 1, 0])
@@ -166,6 +177,7 @@ POSTED = [
     Posted(
         "the first row in place of the output",
         GITHUB + "jeonsworld/MLP-Mixer-Pytorch/issues/3",
+        "target of another size",
         """
         model = nn.Linear(4, 10)
         x, y = torch.randn(16, 4), torch.randint(0, 10, (16,))
@@ -180,6 +192,7 @@ POSTED = [
     Posted(
         "tokens flattened, and their labels not",
         GITHUB + "singhsourabh/Resume-NER/issues/6",
+        "batch of a loss",
         """
         net = nn.Linear(4, 3)
         logits, labels = net(torch.randn(2, 5, 4)), torch.randint(0, 3, (2, 5))
@@ -193,6 +206,7 @@ POSTED = [
     Posted(
         "classes put third",
         GITHUB + "kyegomez/HeptapodLM/issues/7",
+        "target of another size",
         """
         net = nn.Linear(6, 7)
         labels = torch.randint(0, 7, (2, 3, 4))
@@ -208,6 +222,7 @@ POSTED = [
     Posted(
         "pictures of several sizes in a batch",
         GITHUB + "milesial/Pytorch-UNet/issues/285",
+        "stack",
         """
         from torch.utils.data import DataLoader
 
@@ -229,6 +244,7 @@ POSTED = [
     Posted(
         "another number of boxes in each picture",
         GITHUB + "amdegroot/ssd.pytorch/issues/546",
+        "stack",
         """
         from torch.utils.data import DataLoader
 
@@ -250,6 +266,7 @@ POSTED = [
     Posted(
         "a grey picture among coloured ones",
         GITHUB + "open-edge-platform/anomalib/issues/1862",
+        "stack",
         """
         from torch.utils.data import DataLoader
 
@@ -270,6 +287,7 @@ POSTED = [
     Posted(
         "annotations in lists of several lengths",
         GITHUB + "pytorch/vision/issues/2624",
+        "lists in a batch",
         """
         from torch.utils.data import DataLoader
 
@@ -285,6 +303,7 @@ POSTED = [
     Posted(
         "a sample that could not be read is None",
         GITHUB + "Megvii-BaseDetection/YOLOX/issues/1523",
+        "None in a batch",
         """
         from torch.utils.data import DataLoader, default_collate
 
@@ -305,6 +324,7 @@ POSTED = [
     Posted(
         "pictures of PIL in a batch",
         GITHUB + "tristandeleu/pytorch-meta/issues/35",
+        "sample of a batch",
         """
         import numpy
         from PIL import Image
@@ -328,6 +348,7 @@ POSTED = [
     Posted(
         "samples of a class of one's own",
         GITHUB + "guglielmocamporese/hands-segmentation-pytorch/issues/2",
+        "sample of a batch",
         """
         from torch.utils.data import DataLoader
 
@@ -345,6 +366,7 @@ POSTED = [
     Posted(
         "samples of several sizes, stacked in a worker",
         GITHUB + "ykdai/BasicPBC/issues/3",
+        "storage of a batch",
         """
         from torch.utils.data import DataLoader
 
@@ -363,6 +385,7 @@ POSTED = [
     Posted(
         "map_location beside torch.load",
         GITHUB + "NisargPethani/FACE-MASK-DETECTION-USING-YOLO-V3/issues/2",
+        "unknown argument",
         """
         import io
 
@@ -379,6 +402,7 @@ POSTED = [
     Posted(
         "a file of a GPU, where there is none",
         GITHUB + "hkchengrex/Cutie/issues/37",
+        "file of a GPU",
         """
         import io
 
@@ -389,7 +413,7 @@ POSTED = [
         file.seek(0)
         state = torch.load(file)
         """,
-        r"(GPU|cuda)",
+        r"CUDA",
         r"map_location=.cpu.",
         (("torch.load(file)", 'torch.load(file, map_location="cpu")'),),
         "assert state['w'].tolist() == [0, 1, 2]",
@@ -397,6 +421,7 @@ POSTED = [
     Posted(
         "bfloat16 for numpy",
         GITHUB + "TransformerLensOrg/TransformerLens/pull/1346",
+        "dtype without numpy",
         """
         acts = nn.Linear(2, 2).to(torch.bfloat16)(torch.ones(1, 2, dtype=torch.bfloat16))
         shown = acts.detach().numpy()

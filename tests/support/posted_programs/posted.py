@@ -8,6 +8,9 @@ from pathlib import Path
 
 from error_programs.program import Program, error_of, run
 
+from torchtap.failures.failure import Failure
+from torchtap.failures.message_patterns import recognise
+
 
 @dataclass(frozen=True, slots=True)
 class Posted:
@@ -16,6 +19,7 @@ class Posted:
     Attributes:
         name: what it is about, in a few words.
         url: the page on which it was posted.
+        message: the name of PyTorch's message (``torchtap.failures.messages``).
         source: the program.
         cause: a pattern of what the note must say happened.
         way: a pattern of the first way out, as it was applied.
@@ -26,6 +30,7 @@ class Posted:
 
     name: str
     url: str
+    message: str
     source: str
     cause: str
     way: str
@@ -36,7 +41,9 @@ class Posted:
     @property
     def program(self) -> Program:
         """As one that raises and runs."""
-        return Program(self.name, "", self.source, "", "", self.changes, purpose=self.purpose)
+        return Program(
+            self.name, self.message, self.source, "", "", self.changes, purpose=self.purpose
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +55,14 @@ class Verdict:
         word: ``helpful``, ``right``, ``silent`` or ``wrong``.
         why: what was found, where it is not helpful.
         note: all of it.
+        message: the name of PyTorch's message that was recognised; empty if none was.
     """
 
     posted: Posted
     word: str
     why: str
     note: str
+    message: str
 
 
 def verdict(posted: Posted, folder: Path) -> Verdict:
@@ -66,21 +75,30 @@ def verdict(posted: Posted, folder: Path) -> Verdict:
     """
     error = error_of(posted.program, folder)
     note = "\n".join(getattr(error, "__notes__", ()))
+    known = recognise(Failure(error))
+    word, why = _judged(posted, note, folder)
+    if word == "silent":
+        why = f"{type(error).__name__}: {error}".strip().split("\n")[0]
+    return Verdict(posted, word, why, note, "" if known is None else known.name)
+
+
+def _judged(posted: Posted, note: str, folder: Path) -> tuple[str, str]:
+    """The word, and what was found."""
     said, _, ways = " ".join(note.split()).partition(" ways out 1. ")
     first = re.split(r" 2\. (?=[A-Z])", ways)[0]
     if not note or "not in the catalogue" in said:
-        return Verdict(posted, "silent", f"{type(error).__name__}: {error}".split("\n")[0], note)
+        return "silent", ""
     if re.search(posted.wrong, said) or not re.search(posted.cause, said):
-        return Verdict(posted, "wrong", f"says: {said}", note)
+        return "wrong", f"says: {said}"
     if not first:
-        return Verdict(posted, "right", "no way out", note)
+        return "right", "no way out"
     if not re.search(posted.way, first):
-        return Verdict(posted, "wrong", f"first way out: {first}", note)
+        return "wrong", f"first way out: {first}"
     if posted.program.fixed == posted.program.text:
-        return Verdict(posted, "wrong", "the way out changes nothing", note)
+        return "wrong", "the way out changes nothing"
     try:
         names = run(posted.program.fixed, folder)
         exec(posted.purpose, names)
     except Exception as failed:  # noqa: BLE001 - whatever the repaired program raises is told
-        return Verdict(posted, "wrong", f"repaired: {type(failed).__name__}: {failed}", note)
-    return Verdict(posted, "helpful", "", note)
+        return "wrong", f"repaired: {type(failed).__name__}: {failed}"
+    return "helpful", ""

@@ -12,6 +12,7 @@ from torchtap.failures.catalogue import (
     arguments,
     attention,
     backward,
+    batches,
     compilers,
     dtypes_and_devices,
     functions,
@@ -20,15 +21,18 @@ from torchtap.failures.catalogue import (
     indices,
     inference,
     leaves,
+    loading,
     losses,
     modules,
     none_gradients,
     normalization,
+    not_tensors,
     numbers,
     optimizers,
     products,
     resampling,
     sequences,
+    several_views,
     shapes,
     systems,
 )
@@ -37,9 +41,10 @@ from torchtap.failures.situation_row import Situation
 TOPICS: dict[str, dict[str, Situation]] = {
     topic.__name__.rpartition(".")[2]: topic.SITUATIONS
     for topic in (
-        arguments, attention, backward, compilers, dtypes_and_devices, functions, hooks, in_place,
-        indices, inference, leaves, losses, modules, none_gradients, normalization, numbers,
-        optimizers, products, resampling, sequences, shapes, systems,
+        arguments, attention, backward, batches, compilers, dtypes_and_devices, functions, hooks,
+        in_place, indices, inference, leaves, loading, losses, modules, none_gradients,
+        normalization, not_tensors, numbers, optimizers, products, resampling, sequences,
+        several_views, shapes, systems,
     )
 }  # fmt: skip
 """Topic, the name of its file -> its situations."""
