@@ -10,10 +10,12 @@ import re
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from torchtap.failures.failure import Failure
 from torchtap.failures.gradients_read import gradients_read
 from torchtap.failures.messages import PATTERNS
+from torchtap.failures.messages_of_checks import CHECKS
 from torchtap.failures.operands import parts_of_expression
 from torchtap.failures.traceback_frame import MISSING, TracebackFrame
 
@@ -29,10 +31,14 @@ _IN_WORKER = re.compile(
 _KINDS = (
     *(RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError, AssertionError),
     pickle.UnpicklingError,
+    EOFError,
+    NotImplementedError,
 )
 _PREFIX = r"([\w.:<>()]+: )?"
 """Matches the name of an operator, which some releases put before a message (``addmm: ``)."""
-_COMPILED = {name: re.compile(f"{_PREFIX}({pattern})") for name, pattern in PATTERNS.items()}
+_COMPILED = {
+    name: re.compile(f"{_PREFIX}({pattern})") for name, pattern in {**PATTERNS, **CHECKS}.items()
+}
 
 
 class KnownMessage(NamedTuple):
@@ -84,9 +90,26 @@ def _means_torch(name: str, failure: Failure) -> bool:
     if name == "state of another class":  # The key of a dict that was not there.
         is_of_group = isinstance(last.expression, ast.Subscript)
         return isinstance(failure.error, KeyError) and is_of_group and _steps(last)
+    if name == "list of modules":
+        return _calls_modules(last)
+    if name == "closed to numbers":
+        return is_from_torch(failure)
+    if name == "parameters of an optimizer" and "not iterable" in failure.text:
+        return last.is_torch and isinstance(last.owner, Optimizer)
+    if name == "file that is none":
+        return any(one.file.endswith("serialization.py") for one in failure.frames if one.is_torch)
     if name in ("unknown argument", "step without a closure"):
         return last.is_torch or _calls_method_of_torch(last)
     return not last.is_passed_on if last.is_torch else not last.raises_itself
+
+
+def _calls_modules(frame: TracebackFrame) -> bool:
+    """Return whether what was called is a list, tuple or dict of modules."""
+    node = frame.expression
+    held = frame.value_of(node.func) if isinstance(node, ast.Call) else None
+    if type(held) is dict:
+        held = list(held.values())
+    return type(held) in (list, tuple) and any(isinstance(one, nn.Module) for one in held)
 
 
 def _steps(frame: TracebackFrame) -> bool:

@@ -14,6 +14,7 @@ from torchtap.failures.catalogue import (
     backward,
     batches,
     compilers,
+    creation,
     dtypes_and_devices,
     functions,
     hooks,
@@ -30,6 +31,7 @@ from torchtap.failures.catalogue import (
     numbers,
     optimizers,
     products,
+    refused,
     resampling,
     sequences,
     several_views,
@@ -41,9 +43,9 @@ from torchtap.failures.situation_row import Situation
 TOPICS: dict[str, dict[str, Situation]] = {
     topic.__name__.rpartition(".")[2]: topic.SITUATIONS
     for topic in (
-        arguments, attention, backward, batches, compilers, dtypes_and_devices, functions, hooks,
-        in_place, indices, inference, leaves, loading, losses, modules, none_gradients,
-        normalization, not_tensors, numbers, optimizers, products, resampling, sequences,
+        arguments, attention, backward, batches, compilers, creation, dtypes_and_devices, functions,
+        hooks, in_place, indices, inference, leaves, loading, losses, modules, none_gradients,
+        normalization, not_tensors, numbers, optimizers, products, refused, resampling, sequences,
         several_views, shapes, systems,
     )
 }  # fmt: skip

@@ -88,10 +88,9 @@ def _none(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     for sample in _samples(failure):
         if sample is None:
             break
-        pairs = sample.items() if type(sample) is dict else ()
-        if type(sample) in (tuple, list):
-            pairs = enumerate(sample)
-        for key, value in pairs:
+        held = sample if type(sample) in (tuple, list, dict) else ()
+        pairs = dict(enumerate(held)) if type(held) is not dict else held
+        for key, value in pairs.items():
             if value is None:
                 return {"part": repr(key)}
     return {"part": ""}

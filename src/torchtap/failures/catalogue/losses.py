@@ -69,7 +69,7 @@ def _meaning(
         shift = 1 if is_one_up or (low >= 1 and high == num) else -1 if is_one_down else 0
     is_mark = False
     if not shift and num is not None and isinstance(target, Tensor) and low is not None:
-        out = target[(target < 0) | (target >= num)].unique()
+        out = set(target[(target < 0) | (target >= num)].flatten()[:4096].tolist())
         # A class that was forgotten stands next to the others; a mark for no class does not.
         is_mark = len(out) == 1 and (value < 0 or value > num)
     return {
@@ -112,7 +112,14 @@ def _is_unflattened(failure: Failure, rows: int) -> bool:
 def _turned(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     """Which dimension of the scores holds the classes, if one alone makes them fit the target."""
     given, target, source, name = _pair(failure)
-    words = {"source": source, "name": name, "dim": "", "cut": "", "first": "", "rows": ""}
+    words: dict[str, Any] = {
+        "source": source,
+        "name": name,
+        "dim": "",
+        "cut": "",
+        "first": "",
+        "rows": "",
+    }
     words["is_flat"] = False
     if not isinstance(given.value, Tensor) or not isinstance(target.value, Tensor):
         return words
@@ -183,11 +190,11 @@ def _probabilities(failure: Failure, found: re.Match[str]) -> Explanation:
     )
     if found["which"] == "target":
         way = "Give 0 and 1, or shares between, for what the program counts as no and yes."
-        if span is not None and span == (0, 255):
+        if span is not None and span == (0.0, 255.0):
             way = f"Bring 0 to 255 to 0 to 1: {it} / 255."
-        elif span is not None and span == (1, 2):
+        elif span is not None and span == (1.0, 2.0):
             way = f"Count from 0: {it} - 1."
-        elif span is not None and span == (-1, 1):
+        elif span is not None and span == (-1.0, 1.0):
             way = f"Make 0 and 1 of -1 and 1: ({it} + 1) / 2."
         return Explanation(
             f"The loss takes probabilities, and {which} has values outside of 0 to 1{bounds}.",

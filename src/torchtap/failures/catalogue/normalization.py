@@ -62,10 +62,11 @@ def _state(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     is_turned = differs == [1] and other == given[1]
     return {
         "batch": wanted[1] if is_known else "its own",
-        "is_turned": is_turned,
+        "is_turned": is_turned and not is_first,
+        "is_turned_too": is_turned and is_first,
+        "may_be_first": not is_first and not is_turned,
         "input": grouped(name),
-        "first": not is_first,
-        "is_batch": differs == [1] and not is_turned,
+        "is_batch": differs == [1] and not (is_turned and not is_first),
         "made": f"{wanted[0]}, {grouped(name)}.size({0 if is_first else 1}), {wanted[2]}"
         if is_known
         else "",
@@ -129,13 +130,18 @@ SITUATIONS: dict[str, Situation] = {
         (
             "is_turned",
             "The batch of the state stands in the other dimension of the input: turn the input, "
-            "{input}.transpose(0, 1), or make the module with batch_first={first}.",
+            "{input}.transpose(0, 1), or make the module with batch_first=True.",
         ),
         (
             "is_batch",
             "Make the state for the batch that comes, of which the last may be smaller: "
             "torch.zeros({made}).",
         ),
+        (
+            "is_turned_too",
+            "Or turn the input, {input}.transpose(0, 1), if its batch stands in dimension 1.",
+        ),
+        ("may_be_first", "If the batch stands first in the input, set batch_first=True."),
         ("is_batch", "Or leave such a batch out: drop_last=True of the DataLoader."),
         ("is_other", "Make the state of that shape: torch.zeros({wanted})."),
         "If it is to be zeros, leave the state out.",
