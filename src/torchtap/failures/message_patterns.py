@@ -106,7 +106,7 @@ def _means_torch(name: str, failure: Failure) -> bool:
 def _calls_modules(frame: TracebackFrame) -> bool:
     """Return whether what was called is a list, tuple or dict of modules."""
     node = frame.expression
-    held = frame.value_of(node.func) if isinstance(node, ast.Call) else None
+    held: Any = frame.value_of(node.func) if isinstance(node, ast.Call) else None
     if type(held) is dict:
         held = list(held.values())
     return type(held) in (list, tuple) and any(isinstance(one, nn.Module) for one in held)

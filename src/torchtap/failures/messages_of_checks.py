@@ -17,7 +17,8 @@ CHECKS: dict[str, str] = {
     "array turned around": r"At least one stride in the given numpy array is negative",
     "no array": r"expected np\.ndarray \(got (?P<given>\w+)\)",
     "integer gradients": r"data set to a tensor that requires gradients must be floating point",
-    "gradient of another size": r"attempting to assign a gradient of size '(?P<given>\[.*?\])' to a "
+    "gradient of another size": r"attempting to assign a gradient of size '(?P<given>\[.*?\])' to "
+    r"a "
     r"tensor of size '(?P<wanted>\[.*?\])'",
     "negative size": r"Dimension size must be non-negative|Trying to create tensor with negative "
     r"dimension",
@@ -33,7 +34,8 @@ CHECKS: dict[str, str] = {
     r"broadcast to indexing result of shape (?P<wanted>\[.*?\])",
     # ------------------------------------------------------------------ matrices
     "no matrices": r"(self|mat2) must be a matrix|batch[12] must be a 3D tensor",
-    "singular": r"linalg\.(inv|solve)[\w.]*: .*(the diagonal element|The diagonal element|the input "
+    "singular": r"linalg\.(inv|solve)[\w.]*: .*(the diagonal element|The diagonal element|the "
+    r"input "
     r"matrix is singular|The solver failed)",
     "no square matrix": r"(linalg\.)?\w+: A must be batches of square matrices",
     "not finite in a matrix": r"linalg\.\w+: .*(failed to converge|non-finite values)",
@@ -50,27 +52,33 @@ CHECKS: dict[str, str] = {
     r"steps is (?P<total>\d+)",
     "no method": r"'torch\.(dtype|Size|device)' object is not callable",
     "list of modules": r"'(list|tuple|dict)' object is not callable",
-    "pair of states": r"lstm_cell\(\): argument 'hx' \(position \d+\) must be tuple of Tensors, not "
+    "pair of states": r"lstm_cell\(\): argument 'hx' \(position \d+\) must be tuple of Tensors, "
+    r"not "
     r"Tensor",
     # ------------------------------------------------------------------ data
     "empty data set": r"num_samples should be a positive integer value, but got num_samples=0",
     "tensors of a data set": r"Size mismatch between tensors",
     "lengths of a split": r"Sum of input lengths does not equal the length of the input dataset",
     "order of a sampler": r"sampler option is mutually exclusive with shuffle",
-    "file that is none": r"(Ran out of input|pop from empty list|PytorchStreamReader failed reading "
+    "file that is none": r"(Ran out of input|pop from empty list|PytorchStreamReader failed "
+    r"reading "
     r"zip archive|unexpected EOF|)$",
     # ------------------------------------------------------------------ losses and distributions
-    "weight of classes": r"weight tensor should be defined either for all (?P<num>\d+) classes or no "
+    "weight of classes": r"weight tensor should be defined either for all (?P<num>\d+) classes or "
+    r"no "
     r"classes but got weight tensor of shape: (?P<given>\[.*?\])",
-    "value of a distribution": r"Expected value argument \(Tensor of shape \(.*?\)\) to be within the "
+    "value of a distribution": r"Expected value argument \(Tensor of shape \(.*?\)\) to be within "
+    r"the "
     r"support \((?P<support>.*?)\) of the distribution (?P<kind>\w+)\(",
     "too many draws": r"cannot sample n_sample > prob_dist\.size\(-1\) samples without replacement",
     "batch of a grid": r"grid_sampler\(\): expected grid and input to have same batch size",
     "both sizes": r"only one of size or scale_factor should be defined",
-    "dtype of a mask": r"Expected attn_mask dtype to be bool or float or to match query dtype, but got "
+    "dtype of a mask": r"Expected attn_mask dtype to be bool or float or to match query dtype, "
+    r"but got "
     r"attn_mask\.dtype: (?P<given>[\w ]+)",
     # ------------------------------------------------------------------ transforms and ranks
-    "scalar of a transform": r"(grad_and_value\(f\)\(\*args\): )?Expected f\(\*args\) to return a scalar Tensor, got tensor with "
+    "scalar of a transform": r"(grad_and_value\(f\)\(\*args\): )?Expected f\(\*args\) to return a "
+    r"scalar Tensor, got tensor with "
     r"(?P<dims>\d+) dims",
     "random in a transform": r"vmap: called random operation while in randomness error mode",
     "shape in a transform": r"vmap: We do not support batching operators that can support dynamic "
@@ -81,4 +89,4 @@ CHECKS: dict[str, str] = {
     "closed to numbers": r"unsupported operand type\(s\) for (?P<op>\S+?): ('Tensor' and "
     r"'(?P<given>list|tuple|str|NoneType)'|'(?P<other>list|tuple|str|NoneType)' and 'Tensor')",
 }
-"""Name -> what a message begins with; looked at behind those of :mod:`torchtap.failures.messages`."""
+"""Name -> what a message begins with; behind those of :mod:`torchtap.failures.messages`."""

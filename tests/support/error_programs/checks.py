@@ -289,7 +289,8 @@ REFUSED = [
     _one(
         "A split of more than there is",
         "lengths of a split",
-        "from torch.utils.data import random_split\n\nparts = random_split(range(5), [4, 2])  # raises",
+        "from torch.utils.data import random_split\n\n"
+        "parts = random_split(range(5), [4, 2])  # raises",
         "[0.8, 0.2]",
         ("[4, 2]", "[0.8, 0.2]"),
         "assert [len(one) for one in parts] == [4, 1]",

@@ -22,7 +22,7 @@ class Program:
 
     Attributes:
         title: the situation, in a few words.
-        message: the name of PyTorch's message (``torchtap.failures.message_patterns``).
+        message: the name of PyTorch's message (``torchtap.failures.messages``).
         source: the program; the line that raises ends in ``# raises``, and one that the note must
             name besides in ``# writes``.
         module: how the note names the module; empty where none took part.

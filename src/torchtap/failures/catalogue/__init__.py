@@ -1,6 +1,6 @@
 """Situations in which PyTorch raises, by topic: what each means, and the ways out.
 
-Each file has a table ``SITUATIONS``: name of a message (:mod:`torchtap.failures.message_patterns`)
+Each file has a table ``SITUATIONS``: name of a message (:mod:`torchtap.failures.messages`)
 -> a :class:`~torchtap.failures.situation_row.SituationRow`, or a function where the sentence has to
 be computed. A new situation is a pattern there, a row here, and a program in
 ``tests/support/error_programs``, from which ``docs/errors/`` is made.

@@ -92,8 +92,7 @@ SITUATIONS: dict[str, Situation] = {
         "The array is of dtype {dtype_word}, and tensors hold numbers and booleans alone.",
         (
             "is_object",
-            "Make an array of numbers of it: {name_it}.astype('float32'), which says "
-            "where an element is none.",
+            "Make an array of numbers of it: {name_it}.astype('float32').",
         ),
         ("is_text", "Give each string a number, such as the index of its class."),
         facts=lambda failure, found: {

@@ -60,16 +60,15 @@ def _state(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     differs = [at for at in range(3) if wanted[at] != given[at]] if is_known else []
     other = value.shape[1 if is_first else 0] if is_known else None
     is_turned = differs == [1] and other == given[1]
+    size = f"{name}.size({0 if is_first else 1})" if name.isidentifier() else wanted[1]
     return {
         "batch": wanted[1] if is_known else "its own",
         "is_turned": is_turned and not is_first,
         "is_turned_too": is_turned and is_first,
-        "may_be_first": not is_first and not is_turned,
+        "may_be_first": not is_first and not is_turned and differs == [1],
         "input": grouped(name),
         "is_batch": differs == [1] and not (is_turned and not is_first),
-        "made": f"{wanted[0]}, {grouped(name)}.size({0 if is_first else 1}), {wanted[2]}"
-        if is_known
-        else "",
+        "made": f"{wanted[0]}, {size}, {wanted[2]}" if is_known else "",
         "is_other": differs != [1],
     }
 
