@@ -1,4 +1,4 @@
-"""The samples of a guarded step that are not finite are named, in whichever micro batch they are."""
+"""The samples of a guarded step that are not finite are named, with their micro batch."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def _rows(found: Origin, replay: Replay, place: int) -> tuple[int, ...]:
 
 
 def _is_same(own: Origin, found: Origin) -> bool:
-    """Return whether two origins are one: of fewer samples, another kernel may stand at its line."""
+    """Return whether two origins are one; of fewer samples another kernel may run at its line."""
     if (own.phase, own.module) != (found.phase, found.module):
         return False
     is_one_line = bool(found.file) and (own.file, own.line) == (found.file, found.line)
