@@ -16,7 +16,7 @@ from torchtap.core.text import plural
 from torchtap.diagnosis.origins.bad_samples import bad_samples
 from torchtap.diagnosis.origins.kept_calls import Kept, KeptCall
 from torchtap.diagnosis.origins.origin import BACKWARD, FORWARD, OPTIMIZER, PARAMETER, Origin
-from torchtap.diagnosis.origins.replay import Replay
+from torchtap.diagnosis.origins.replay_kept_calls import Replay
 from torchtap.diagnosis.origins.values import badness, first_bad, shown, tensors_of
 
 _SHARDED = (
