@@ -13,9 +13,9 @@ from torchtap.core.distributed import is_distributed, is_part_of_flat, num_ranks
 from torchtap.core.equality import same
 from torchtap.core.source_files import hash_of
 from torchtap.diagnosis.origins.kept_calls import Kept, KeptCall
+from torchtap.diagnosis.origins.nonfinite_rows import bad_rows, num_samples
 from torchtap.diagnosis.origins.origin import BACKWARD, FORWARD, INPUT, OPTIMIZER, PARAMETER, Origin
-from torchtap.diagnosis.origins.replay import Cut, Replay
-from torchtap.diagnosis.origins.rows import bad_rows, num_samples
+from torchtap.diagnosis.origins.replay_kept_calls import Cut, Replay
 from torchtap.diagnosis.origins.values import badness, first_bad, shown, tensors_of
 
 _SHARDED = (

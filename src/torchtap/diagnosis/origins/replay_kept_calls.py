@@ -15,11 +15,11 @@ from torchtap.core.preserved import RandomState, set_mode
 from torchtap.core.rebuild import replace_arguments
 from torchtap.core.source_files import line_text
 from torchtap.core.torch_private import without_autocast, without_modes
-from torchtap.diagnosis.origins.frames import Line
 from torchtap.diagnosis.origins.kept_calls import Arrived, Kept, KeptCall
 from torchtap.diagnosis.origins.origin import BACKWARD, INPUT, Origin
 from torchtap.diagnosis.origins.put_back import PutBack
-from torchtap.diagnosis.origins.trace import Trace
+from torchtap.diagnosis.origins.step_trace import Trace
+from torchtap.diagnosis.origins.user_lines import Line
 from torchtap.diagnosis.origins.values import badness, first_bad, shown, tensors_of
 from torchtap.diagnosis.origins.write_watch import WriteWatch
 from torchtap.hooks.uncompiled import uncompiled
