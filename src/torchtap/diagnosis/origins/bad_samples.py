@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torchtap.diagnosis.origins.kept_calls import KeptCall
+from torchtap.diagnosis.origins.nonfinite_rows import bad_rows, num_samples
 from torchtap.diagnosis.origins.origin import INPUT, OPTIMIZER, PARAMETER, Origin
 from torchtap.diagnosis.origins.replay_kept_calls import Cut, Replay
-from torchtap.diagnosis.origins.nonfinite_rows import bad_rows, num_samples
 from torchtap.diagnosis.origins.values import tensors_of
 
 Ids = Sequence[int | str]
