@@ -175,6 +175,23 @@ def test_a_parameter_beside_the_model_is_said_to_be_none_of_its_own() -> None:
     assert "no part of this model" in guard.origin.text
 
 
+def test_a_finished_step_keeps_no_batch_and_no_gradient() -> None:
+    model = _net(nn.Identity())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    alive: list[list[weakref.ref[Tensor]]] = []
+    with tt.guard(model, keep=3):
+        for step in range(3):
+            x = normal(5, 6, seed=step)
+            out = model(x)
+            alive.append([weakref.ref(x), weakref.ref(out)])
+            out.register_hook(lambda gradient, own=alive[-1]: own.append(weakref.ref(gradient)))
+            out.square().mean().backward()
+            optimizer.step()
+            del x, out
+            assert [all(one() is None for one in refs) for refs in alive[:-1]] == [True] * step
+            assert all(one() is not None for one in (alive[-1][0], alive[-1][2]))
+
+
 def test_a_closed_guard_keeps_no_batch() -> None:
     model, x = _net(nn.Identity()), normal(5, 6, seed=0)
     alive = weakref.ref(x)

@@ -1,4 +1,4 @@
-"""Looks at the numbers of a step: one norm of the gradients, and the losses that were logged."""
+"""Looks at the numbers of a step: the gradients, once, and the losses that were logged."""
 
 from __future__ import annotations
 
