@@ -91,7 +91,7 @@ class GuardedSteps:
         return len(self._steps) > 1 and self._steps[-2].was_finite
 
     def begin(self) -> None:
-        """A step begins. Of the one before no call is asked for any more, and its memory is free."""
+        """A step begins. Of the one before no call is asked for: its memory becomes free."""
         self.running.forget_calls()
         self._steps.append(GuardedStep(self.running.number + 1))
         self.kept.calls = self.running.calls
