@@ -41,7 +41,7 @@ class KeptBuffers:
             found[place] = copy
         for places, copy in self.flat:
             own = [one for place in places if (one := self.held[place]) is not None]
-            parts = copy.split([one.numel() for one in own])
+            parts = torch.split(copy, [one.numel() for one in own])
             for place, one, part in zip(places, own, parts, strict=True):
                 found[place] = part.view(one.shape)
         return found
