@@ -12,7 +12,7 @@ from torch import nn
 from torchtap.capture.compiled import NOT_IN_GRAPHS
 from torchtap.core.absence import Absence, Absences
 from torchtap.core.errors import SiteError
-from torchtap.core.modules import every_module
+from torchtap.core.module_paths import every_module
 from torchtap.core.plan import Plan
 from torchtap.core.ports import FLOW_PORTS, STATE_PORTS
 from torchtap.core.site import Site

@@ -27,7 +27,7 @@ from torchtap.core.closable import Closable, is_open
 from torchtap.core.distributed import own_rank, ranks_of_one_batch
 from torchtap.core.doors import require
 from torchtap.core.errors import CaptureError, InputError
-from torchtap.core.modules import Where, modules_of, num_parameters, unwrapped
+from torchtap.core.module_paths import Where, modules_of, num_parameters, unwrapped
 from torchtap.core.plan import Plan, make_plan
 from torchtap.core.printed_page import Page, Printed
 from torchtap.core.record import Record, Sink

@@ -19,7 +19,7 @@ from torchtap.capture.copy_policy import ALIAS
 from torchtap.capture.delivery import SinkDispatch
 from torchtap.capture.training_facts import TrainingFacts
 from torchtap.capture.watched_calls import WatchedCalls, WatchOptions
-from torchtap.core.modules import Places
+from torchtap.core.module_paths import Places
 from torchtap.core.ports import STATE_PORTS
 from torchtap.core.site import Site
 from torchtap.hooks.calls import outermost_parts

@@ -13,7 +13,7 @@ from torch import nn
 from torchtap.core.absence import Absence
 from torchtap.core.errors import InputError, SiteError
 from torchtap.core.mark_search import may_mark
-from torchtap.core.modules import (
+from torchtap.core.module_paths import (
     Where,
     is_container,
     modules_of,

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from torchtap.core.modules import Where, modules_of, state_names, type_names
+from torchtap.core.module_paths import Where, modules_of, state_names, type_names
 from torchtap.core.ports import FLOW_PORTS, MARK_PORTS, PORTS, STATE_PORTS
 from torchtap.core.site import WILDCARDS, Pattern, Site, did_you_mean, leaf_matches, nearest, one_of
 from torchtap.core.text import with_article

@@ -841,7 +841,7 @@ for _part in ("_inject_new_class", "_inject_property"):
     _note(
         f"torch.nn.utils.parametrize.{_part}",
         "makes the class of a parametrised module again, when a saved call is read. Called in "
-        "diagnosis/calls/standalone/reading.py, which stands in exported scripts",
+        "diagnosis/calls/standalone/read_call.py, which stands in exported scripts",
         without="a saved call of a parametrised module is not read, and the message names it",
     )
 

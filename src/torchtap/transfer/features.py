@@ -12,7 +12,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from torchtap.core.doors import require
 from torchtap.core.errors import CaptureError, EditError, InputError
-from torchtap.core.modules import Where, modules_of
+from torchtap.core.module_paths import Where, modules_of
 from torchtap.core.plan import Plan, make_plan
 from torchtap.core.preserved import mode_of, set_mode
 from torchtap.core.printed_page import Grid, Line, Page, Printed

@@ -25,7 +25,7 @@ from torchtap.core.torch_private import sequence_number
 from torchtap.core.tree import leaves
 from torchtap.diagnosis.calls.capture import Captured
 from torchtap.diagnosis.calls.copies import Arguments
-from torchtap.diagnosis.calls.standalone.again import (
+from torchtap.diagnosis.calls.standalone.run_again import (
     Result,
     arguments_by_name,
     named_arguments,

@@ -13,13 +13,13 @@ from torch.optim import Optimizer
 from torchtap.core.closable import Closable
 from torchtap.core.doors import require
 from torchtap.core.errors import CaptureError, InputError
-from torchtap.core.modules import Where
+from torchtap.core.module_paths import Where
 from torchtap.core.record import Sink
 from torchtap.diagnosis.origins.guard_engine import GuardEngine
-from torchtap.diagnosis.origins.hits import Hits, On
+from torchtap.diagnosis.origins.nonfinite_steps import Hits, On
 from torchtap.diagnosis.origins.origin import Origin
-from torchtap.diagnosis.origins.ranks import Ranks
 from torchtap.diagnosis.origins.recorder import Recorder
+from torchtap.diagnosis.origins.verdict_of_ranks import Ranks
 from torchtap.runs.step_notes import checked_ids
 
 

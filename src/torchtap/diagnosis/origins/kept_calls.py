@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtap.core.modules import every_module, modules_of
+from torchtap.core.module_paths import every_module, modules_of
 from torchtap.core.preserved import RandomState, mode_of
 from torchtap.core.torch_private import current_task, is_any_autocast_enabled
-from torchtap.diagnosis.origins.frames import NOWHERE, Line, line_of_backward, line_of_call
+from torchtap.diagnosis.origins.user_lines import NOWHERE, Line, line_of_backward, line_of_call
 from torchtap.diagnosis.origins.values import tensors_of
 from torchtap.hooks.call_follower import CallFollower, FollowedCall
 from torchtap.hooks.calls import outermost_parts

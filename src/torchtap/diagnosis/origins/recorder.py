@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from torchtap.capture.watch import Watch, note_of_step, watch
 from torchtap.core.distributed import num_ranks, own_rank
-from torchtap.core.modules import Where
+from torchtap.core.module_paths import Where
 from torchtap.core.record import Sink
 from torchtap.runs.memory import Memory
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torchtap.capture.watch import watch
 from torchtap.core.errors import EditError, InputError
 from torchtap.core.inference_mode import outside_inference_mode
-from torchtap.core.modules import modules_of
+from torchtap.core.module_paths import modules_of
 from torchtap.core.preserved import preserved
 from torchtap.core.record import BACKWARD, Record
 from torchtap.core.site import Pattern, Site, did_you_mean

@@ -18,7 +18,7 @@ from torchtap.runs.contents import Contents
 from torchtap.runs.merging.row_comparison import aligned
 from torchtap.stats.algebra import Rows
 from torchtap.stats.measure import measure_into
-from torchtap.stats.numbers import NAMES, value_of
+from torchtap.stats.named_numbers import NAMES, value_of
 from torchtap.stats.statistics import NUM_TENSORS, ROW_WIDTH, SUM_SQUARES, empty_rows, from_row
 
 TENSOR = "torchtap.ranks"

@@ -20,7 +20,7 @@ from torchtap.runs.tables.data_frames import make_frame
 from torchtap.runs.tables.table_text import MOST_ROWS, WAY_OUT, show_table
 from torchtap.stats import read_series
 from torchtap.stats.measure import measure_all, shape_of
-from torchtap.stats.numbers import NAMES, number_of
+from torchtap.stats.named_numbers import NAMES, number_of
 from torchtap.stats.series import Series
 from torchtap.stats.statistics import Statistics
 

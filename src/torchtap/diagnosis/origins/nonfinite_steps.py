@@ -16,8 +16,8 @@ from torchtap.diagnosis.origins.guarded_steps import GuardedStep
 from torchtap.diagnosis.origins.investigate import Evidence, investigate, when_clean
 from torchtap.diagnosis.origins.kept_calls import Kept
 from torchtap.diagnosis.origins.origin import Origin
-from torchtap.diagnosis.origins.ranks import Ranks
 from torchtap.diagnosis.origins.recorder import Recorder
+from torchtap.diagnosis.origins.verdict_of_ranks import Ranks
 
 On = Literal["raise", "warn", "skip"] | Callable[[Origin], object]
 
