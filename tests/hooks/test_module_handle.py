@@ -6,8 +6,8 @@ import copy
 import pickle
 import subprocess
 import sys
-from collections import OrderedDict
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -23,7 +23,7 @@ def every_other(step: int) -> bool:
     return step % 2 == 0
 
 
-def tables(model: nn.Module) -> list[OrderedDict[int, Any]]:
+def tables(model: nn.Module) -> list[Any]:
     return [
         table
         for module in model.modules()
@@ -131,11 +131,15 @@ def test_a_lone_hook_wakes_behind_one_that_was_prepended() -> None:
         assert torch.equal(model[0](rows()), w.run["0:output"])
 
 
+def note(seen: list[int], at: int, record: tt.Record) -> None:
+    seen.append(at)
+
+
 @pytest.mark.parametrize("first", [0, 1])
 def test_two_watches_wake_in_any_order_where_they_were(first: int) -> None:
     model, seen = relu_mlp(), list[int]()
     watches = [
-        tt.watch(model, "0:output", to=lambda _, at=at: seen.append(at), every=every_other)
+        tt.watch(model, "0:output", to=partial(note, seen, at), every=every_other)
         for at in range(2)
     ]
     for w in watches:
