@@ -216,6 +216,7 @@ class GuardEngine:
     def _hit(self, evidence: Evidence) -> None:
         step, steps = self.steps.running, self.steps
         known = replace(evidence, was_finite=steps.was_finite_before, ids=step.ids)
+        known = replace(known, num_dropped=step.num_dropped)
         self._hits.hit(steps.kept, step, known)
 
 

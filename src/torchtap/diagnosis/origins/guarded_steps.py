@@ -26,6 +26,7 @@ class GuardedStep:
         ids: of its samples.
         has_stepped: whether an optimizer's step ended it.
         was_finite: whether the gradients were, when the optimizer began.
+        num_dropped: calls to which a backward came, and which are no longer kept.
     """
 
     number: int
@@ -34,6 +35,7 @@ class GuardedStep:
     ids: list[int | str] = field(default_factory=list)
     has_stepped: bool = False
     was_finite: bool = False
+    num_dropped: int = 0
 
     @property
     def has_backward(self) -> bool:
@@ -103,6 +105,7 @@ class GuardedSteps:
             if call in calls:
                 call.release()
                 calls.remove(call)
+                self.running.num_dropped += bool(call.gradients)
 
     def close(self) -> None:
         """Take everything off; the number of the running step stays."""

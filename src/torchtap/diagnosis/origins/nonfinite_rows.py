@@ -47,7 +47,7 @@ def bad_rows(num: int, is_clean: IsClean) -> tuple[int, ...]:
         return look(rows[:half]) + look(rows[half:])
 
     if num < 2:
-        return ()
+        return tuple(range(num))
     try:
         half = num // 2
         return tuple(look(range(half)) + look(range(half, num)))
