@@ -9,7 +9,7 @@ import numpy as np
 
 from torchtap.core.site import Site
 from torchtap.runs.rules.finding import ALARM, Finding
-from torchtap.runs.rules.view import NO_STEP, Floats, View, largest, median, shown, why_absent
+from torchtap.runs.rules.rule_view import NO_STEP, Floats, View, largest, median, shown, why_absent
 
 _EARLY = 12
 

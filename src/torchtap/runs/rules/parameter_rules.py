@@ -8,7 +8,7 @@ import numpy as np
 
 from torchtap.core.site import Site
 from torchtap.runs.rules.finding import ALARM, NOTE, Finding
-from torchtap.runs.rules.view import View, median, shown
+from torchtap.runs.rules.rule_view import View, median, shown
 
 
 def not_in_optimizer(view: View) -> Iterator[Finding]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from torchtap.core.site import Site
 from torchtap.runs.rules.finding import ALARM, Finding
-from torchtap.runs.rules.view import Floats, View, median, shown
+from torchtap.runs.rules.rule_view import Floats, View, median, shown
 
 _EARLY = 10
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from torchtap.runs.rules.finding import ALARM, NOTE, Finding
-from torchtap.runs.rules.view import Floats, View, largest, median
+from torchtap.runs.rules.rule_view import Floats, View, largest, median
 
 _FEWEST = 12
 """Steps without which one of them is no outlier."""

@@ -1,4 +1,4 @@
-"""A held call as JSON and flat tensors: the other side of ``standalone.reading``."""
+"""A held call as JSON and flat tensors: the other side of ``standalone.read_call``."""
 
 from __future__ import annotations
 

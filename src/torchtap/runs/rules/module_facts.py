@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torchtap.runs.rules.view import View
+    from torchtap.runs.rules.rule_view import View
 
 LINEAR = frozenset({"Linear", "_ConvNd"})
 RECTIFIERS = frozenset({"ReLU", "ReLU6", "Threshold"})

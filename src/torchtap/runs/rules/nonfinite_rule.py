@@ -8,7 +8,7 @@ import numpy as np
 
 from torchtap.core.site import Site
 from torchtap.runs.rules.finding import ALARM, Finding
-from torchtap.runs.rules.view import View, shown
+from torchtap.runs.rules.rule_view import View, shown
 
 _FORWARD = ("input", "param", "buffer", "output")
 _BACKWARD = ("grad_output", "grad_input", "param_grad", "step_grad")

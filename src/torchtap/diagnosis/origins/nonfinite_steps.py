@@ -10,14 +10,14 @@ from typing import Literal
 
 from torch import nn
 
-from torchtap.capture.watch import note_of_step, watches_of
+from torchtap.capture.watch_handle import note_of_step, watches_of
 from torchtap.core.errors import NonFiniteError
 from torchtap.diagnosis.origins.guarded_steps import GuardedStep
 from torchtap.diagnosis.origins.investigate import Evidence, investigate, when_clean
 from torchtap.diagnosis.origins.kept_calls import Kept
 from torchtap.diagnosis.origins.origin import Origin
-from torchtap.diagnosis.origins.ranks import Ranks
 from torchtap.diagnosis.origins.recorder import Recorder
+from torchtap.diagnosis.origins.verdict_of_ranks import Ranks
 
 On = Literal["raise", "warn", "skip"] | Callable[[Origin], object]
 

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from torchtap.core.errors import InputError
 from torchtap.diagnosis.calls.call import Call
+from torchtap.diagnosis.calls.call_as_json import Nodes, as_json
 from torchtap.diagnosis.calls.flat_tensors import FlatTensors
 from torchtap.diagnosis.calls.node_kinds import WRITERS
-from torchtap.diagnosis.calls.nodes import Nodes, as_json
-from torchtap.diagnosis.calls.standalone.again import Result, tensors_in
-from torchtap.diagnosis.calls.standalone.reading import FORMAT, UnreadableError, read_call
+from torchtap.diagnosis.calls.standalone.read_call import FORMAT, UnreadableError, read_call
+from torchtap.diagnosis.calls.standalone.run_again import Result, tensors_in
 
 JSON, TENSORS = "call.json", "call.safetensors"
 _WAY = "Give a folder that call.save(folder) wrote, where the module's class can be imported."

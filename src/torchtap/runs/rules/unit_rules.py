@@ -9,8 +9,8 @@ import numpy as np
 
 from torchtap.core.site import Site
 from torchtap.runs.rules.finding import ALARM, Finding
-from torchtap.runs.rules.modules import RECTIFIERS
-from torchtap.runs.rules.view import Floats, View, median, shown
+from torchtap.runs.rules.module_facts import RECTIFIERS
+from torchtap.runs.rules.rule_view import Floats, View, median, shown
 
 _FEWEST_UNITS = 16
 

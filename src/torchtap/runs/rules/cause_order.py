@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from torchtap.runs.rules.finding import Finding
-from torchtap.runs.rules.view import View
+from torchtap.runs.rules.rule_view import View
 
 _IN_WORDS = (
     "bad_batch",

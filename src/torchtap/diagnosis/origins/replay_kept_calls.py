@@ -15,13 +15,12 @@ from torchtap.core.preserved import RandomState, set_mode
 from torchtap.core.rebuild import replace_arguments
 from torchtap.core.source_files import line_text
 from torchtap.core.torch_private import without_autocast, without_modes
-from torchtap.diagnosis.origins.frames import Line
 from torchtap.diagnosis.origins.kept_calls import Arrived, Kept, KeptCall
 from torchtap.diagnosis.origins.origin import BACKWARD, INPUT, Origin
 from torchtap.diagnosis.origins.put_back import PutBack
-from torchtap.diagnosis.origins.trace import Trace
+from torchtap.diagnosis.origins.step_trace import Trace
+from torchtap.diagnosis.origins.user_lines import Line
 from torchtap.diagnosis.origins.values import badness, first_bad, shown, tensors_of
-from torchtap.diagnosis.origins.write_watch import WriteWatch
 from torchtap.hooks.uncompiled import uncompiled
 
 _REENTRANT = "CheckpointFunctionBackward"
@@ -51,8 +50,14 @@ class Replay:
         self._random = RandomState(kept.every)
         self.before = PutBack(model, [(call.args, call.kwargs) for call in calls])
 
-    def trace(self) -> tuple[Origin | None, list[Tensor]]:
+    def trace(
+        self, only: int | None = None, cut: Cut = whole
+    ) -> tuple[Origin | None, list[Tensor]]:
         """Run all calls operation by operation.
+
+        Args:
+            only: number of the one call that is run.
+            cut: takes the samples that are run.
 
         Returns:
             the origin of what is not finite, if anything is; and the gradients of the parameters,
@@ -68,39 +73,29 @@ class Replay:
         outs: list[Tensor] = []
         in_loss: list[Tensor] = []  # Those to which the loss sent a gradient.
         gradients: list[tuple[int, Tensor]] = []
-        with self._put_back(), trace:
-            for number, call in enumerate(self.calls):
+        calls = [one for one in enumerate(self.calls) if only in (None, one[0])]
+        with self._put_back(calls[0][1]), trace:
+            for number, call in calls:
+                trace.events.batch = number
                 with without_modes():
                     named = [(f"argument {n}", t) for n, t in enumerate(_arguments(call))]
                     trace.begin_with(named, INPUT, call.path or ".")
                 file, line, _ = call.forward
                 trace.called_from = Line(file, line, line_text(file, line))
-                own = self._run(call)
+                own = self._run(call, cut)
                 sent = partial(self._note_loss, trace, call, number, own)
-                gradients += self._backward(call, own, sent=sent)
+                gradients += self._backward(call, own, cut, sent=sent)
                 outs += own
                 in_loss += [own[one.place] for one in call.gradients if one.place < len(own)]
         found = trace.root(in_loss, [one for _, one in gradients], outs)
         return found, _summed(gradients)
 
-    def is_clean(self, cut: Cut = whole) -> bool:
-        """Run all calls, of some samples, and return whether everything is finite."""
-        with self._put_back(), WriteWatch(self.before.memory):
-            for call in self.calls:
-                own = self._run(call, cut)
-                if any(map(badness, own)):
-                    return False
-                if any(badness(one) for _, one in self._backward(call, own, cut)):
-                    return False
-        return True
-
     # ------------------------------------------------------------------ parts
 
     @contextmanager
-    def _put_back(self) -> Iterator[None]:
+    def _put_back(self, first: KeptCall) -> Iterator[None]:
         try:
-            for call in self.calls[:1]:  # A trace begins with the buffers as they were before.
-                self._restore(call)
+            self._restore(first)  # A trace begins with the buffers as they were before.
             with uncompiled(), torch.enable_grad():
                 yield
         finally:
@@ -125,7 +120,8 @@ class Replay:
         for module, mode in zip(self._kept.every, call.modes, strict=True):
             set_mode(module, mode)
         with without_modes(), torch.no_grad():
-            for (module, name), buffer in zip(self._kept.places, call.buffers, strict=True):
+            kept = zip(self._kept.buffers.places, call.buffers.values(), strict=True)
+            for (module, name), buffer in kept:
                 now = module._buffers.get(name)
                 if now is None or buffer is None or same(now, buffer):
                     continue

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from torchtap.runs.rules.finding import ALARM, NOTE, Finding
-from torchtap.runs.rules.optimizer import update_ratios
-from torchtap.runs.rules.view import Floats, View, median
+from torchtap.runs.rules.optimizer_rules import update_ratios
+from torchtap.runs.rules.rule_view import Floats, View, median
 
 
 def loss_rises(

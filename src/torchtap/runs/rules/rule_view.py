@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from torchtap.core.absence import WHOLE_RUN
 from torchtap.core.errors import InputError, RunError, SiteError
 from torchtap.core.site import Site
-from torchtap.runs.rules.modules import Modules
-from torchtap.runs.rules.progress import Progress
+from torchtap.runs.rules.loss_curve import Progress
+from torchtap.runs.rules.module_facts import Modules
 
 if TYPE_CHECKING:
     from torchtap.runs.run import Run

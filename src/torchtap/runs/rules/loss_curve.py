@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from torchtap.runs.rules.view import Floats, View
+    from torchtap.runs.rules.rule_view import Floats, View
 
 _FEWEST = 10
 """Numbers without which nothing is said of a trend."""

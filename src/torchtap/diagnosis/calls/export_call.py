@@ -13,10 +13,10 @@ from safetensors.torch import save_file
 
 from torchtap.core.errors import InputError
 from torchtap.diagnosis.calls.call import Call, title_of
-from torchtap.diagnosis.calls.standalone import again, reading, script, surroundings
-from torchtap.diagnosis.calls.writing import written
+from torchtap.diagnosis.calls.call_folder import written
+from torchtap.diagnosis.calls.standalone import read_call, run_again, script, surroundings
 
-_PARTS: tuple[ModuleType, ...] = (surroundings, again, reading, script)
+_PARTS: tuple[ModuleType, ...] = (surroundings, run_again, read_call, script)
 
 
 def export_call(call: Call, path: Path) -> Path:

@@ -9,9 +9,9 @@ from itertools import pairwise
 import numpy as np
 
 from torchtap.runs.rules.finding import ALARM, NOTE, Finding
-from torchtap.runs.rules.modules import LINEAR, RECTIFIERS
-from torchtap.runs.rules.scale import BOUNDED, saturation
-from torchtap.runs.rules.view import View, median, shown
+from torchtap.runs.rules.module_facts import LINEAR, RECTIFIERS
+from torchtap.runs.rules.rule_view import View, median, shown
+from torchtap.runs.rules.scale_rules import BOUNDED, saturation
 
 
 def double_softmax(view: View, *, tolerance: float = 1e-3) -> Iterator[Finding]:

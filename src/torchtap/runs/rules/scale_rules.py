@@ -9,8 +9,8 @@ import numpy as np
 
 from torchtap.core.site import Site
 from torchtap.runs.rules.finding import ALARM, Finding
-from torchtap.runs.rules.modules import LINEAR
-from torchtap.runs.rules.view import Floats, View, median, shown
+from torchtap.runs.rules.module_facts import LINEAR
+from torchtap.runs.rules.rule_view import Floats, View, median, shown
 
 BOUNDED = {"Tanh": (1.0, 0.0), "Sigmoid": (2.0, -1.0), "Hardtanh": (1.0, 0.0)}
 """Class of a bounded activation -> factor and shift that bring its range to -1 to 1."""

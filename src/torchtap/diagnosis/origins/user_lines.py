@@ -12,7 +12,7 @@ from torchtap.core.torch_private import RUN_BACKWARD
 
 _TRACEBACK = "traceback_"
 """Name under which anomaly mode keeps the stack of the forward with each node."""
-_REPLAY = str(Path(__file__).with_name("replay.py"))
+_REPLAY = str(Path(__file__).with_name("replay_kept_calls.py"))
 """File of the replay: the frames outside of it called the optimizer, and made nothing of a step."""
 
 

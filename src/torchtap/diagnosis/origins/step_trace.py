@@ -18,10 +18,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torchtap.core.record import RECOMPUTE
 from torchtap.core.torch_private import current_node, without_modes
 from torchtap.diagnosis.origins.events import Event, Events
-from torchtap.diagnosis.origins.frames import NOWHERE, Line, line_of_node, running_line
 from torchtap.diagnosis.origins.module_calls import ModuleCalls
 from torchtap.diagnosis.origins.operation import Operation, Result, Taken
 from torchtap.diagnosis.origins.origin import BACKWARD, FORWARD, INPUT, OPTIMIZER, PARAMETER, Origin
+from torchtap.diagnosis.origins.user_lines import NOWHERE, Line, line_of_node, running_line
 from torchtap.diagnosis.origins.values import (
     INFINITE,
     NAN,
