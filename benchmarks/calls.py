@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import torchtap as tt
-from torchtap.core.modules import modules_of
+from torchtap.core.module_paths import modules_of
 from torchtap.diagnosis.calls.replay import replayed
 from torchtap.testing import zoo
 

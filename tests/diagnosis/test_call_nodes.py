@@ -21,11 +21,11 @@ from torch import Tensor, nn
 
 from torchtap.core.equality import same
 from torchtap.core.errors import InputError
+from torchtap.diagnosis.calls.call_as_json import Nodes, as_json
 from torchtap.diagnosis.calls.flat_tensors import FlatTensors
 from torchtap.diagnosis.calls.node_kinds import WRITERS
-from torchtap.diagnosis.calls.nodes import Nodes, as_json
-from torchtap.diagnosis.calls.standalone.again import tensors_in
-from torchtap.diagnosis.calls.standalone.reading import FORMAT, read_call
+from torchtap.diagnosis.calls.standalone.read_call import FORMAT, read_call
+from torchtap.diagnosis.calls.standalone.run_again import tensors_in
 
 GENERATOR = torch.Generator().manual_seed(0)
 COMPLEX = torch.randn(3, 2, dtype=torch.complex64, generator=GENERATOR)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torchtap.diagnosis.calls.capture import Capture
 from torchtap.diagnosis.calls.copies import copied_module
 from torchtap.diagnosis.calls.feed import feed
-from torchtap.diagnosis.calls.standalone.again import Result, differences, run_again
+from torchtap.diagnosis.calls.standalone.run_again import Result, differences, run_again
 from torchtap.testing import Specimen, zoo
 
 ZOO = [one for one in zoo() if one.raises is None]

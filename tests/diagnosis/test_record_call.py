@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from untouched import are_same, state_of
 
 import torchtap as tt
-from torchtap.core.modules import modules_of
+from torchtap.core.module_paths import modules_of
 from torchtap.diagnosis.calls.replay import replayed
 from torchtap.testing import Specimen, zoo
 

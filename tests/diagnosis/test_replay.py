@@ -18,7 +18,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
 import torchtap as tt
 from torchtap.cli import app
-from torchtap.core.modules import modules_of
+from torchtap.core.module_paths import modules_of
 from torchtap.diagnosis.calls.replay import ReplayWarning, replayed
 from torchtap.testing import Specimen, zoo
 

@@ -20,7 +20,7 @@ MAY_NAME = {
         "torch._C._is_any_autocast_enabled",
         "torch._C._DisableAutocast",
     },
-    "diagnosis/calls/standalone/reading.py": {  # Its text is in exported scripts.
+    "diagnosis/calls/standalone/read_call.py": {  # Its text is in exported scripts.
         "torch.nn.utils.parametrize._inject_new_class",
         "torch.nn.utils.parametrize._inject_property",
     },

@@ -15,7 +15,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from torchtap.core.modules import modules_of
+from torchtap.core.module_paths import modules_of
 from torchtap.core.tree import argument_leaves, leaves
 
 

@@ -169,7 +169,7 @@ class Probe:
         self.leave.callback(truth.close)
 
     def _attach_edited(self, model: nn.Module) -> None:
-        module = tt.core.modules.modules_of(model)[0][self._edited]
+        module = tt.core.module_paths.modules_of(model)[0][self._edited]
         self.leave.callback(edited_by_hooks(module, FACTOR, MOST))
 
     def _attach_Memory(self, model: nn.Module) -> None:

@@ -28,7 +28,7 @@ from torchtap.hooks.param_hooks import SWAPPED, ParamHooks, SeenParams, owns
 from torchtap.hooks.site_state import SiteState, Tap
 
 if TYPE_CHECKING:
-    from torchtap.core.modules import Places
+    from torchtap.core.module_paths import Places
     from torchtap.core.plan import Plan
 
 USED_UP = (

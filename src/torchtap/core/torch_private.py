@@ -533,9 +533,17 @@ def is_compiled_module(module: nn.Module) -> bool:
     return is_wrapper or getattr(module, "_compiled_call_impl", None) is not None
 
 
+def imported_dynamo() -> Any:
+    """Dynamo, or ``None`` while nothing imported it: then nothing was compiled in this process.
+
+    ``import torch`` leaves it out, and the import takes seconds.
+    """
+    return sys.modules.get("torch._dynamo")
+
+
 def is_backward_compiled() -> bool:
     """Return whether compiled autograd is on: it traces backwards of compiled graphs once more."""
-    dynamo: Any = sys.modules.get("torch._dynamo")
+    dynamo = imported_dynamo()
     return dynamo is not None and (
         dynamo.config.compiled_autograd or dynamo.compiled_autograd.compiled_autograd_enabled
     )
@@ -841,7 +849,7 @@ for _part in ("_inject_new_class", "_inject_property"):
     _note(
         f"torch.nn.utils.parametrize.{_part}",
         "makes the class of a parametrised module again, when a saved call is read. Called in "
-        "diagnosis/calls/standalone/reading.py, which stands in exported scripts",
+        "diagnosis/calls/standalone/read_call.py, which stands in exported scripts",
         without="a saved call of a parametrised module is not read, and the message names it",
     )
 

@@ -13,7 +13,7 @@ from torch.autograd.function import BackwardCFunction
 from torch.nn.parameter import is_lazy
 
 from torchtap.core import torch_messages, torch_nodes
-from torchtap.core.modules import modules_of
+from torchtap.core.module_paths import modules_of
 from torchtap.core.no_grad import why_no_grad
 from torchtap.core.storages import blocks_of
 from torchtap.core.torch_messages import says

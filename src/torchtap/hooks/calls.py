@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtap.core.modules import is_container
+from torchtap.core.module_paths import is_container
 from torchtap.core.record import BACKWARD, FORWARD, RECOMPUTE
 from torchtap.core.torch_private import (
     current_node,

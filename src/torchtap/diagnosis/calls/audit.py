@@ -14,13 +14,13 @@ from torch import Tensor, nn
 
 from torchtap.core.doors import require
 from torchtap.core.errors import InputError
-from torchtap.core.modules import is_container, modules_of
+from torchtap.core.module_paths import is_container, modules_of
 from torchtap.core.preserved import set_mode
 from torchtap.diagnosis.calls.audit_reasons import Verdict, verdict_on
 from torchtap.diagnosis.calls.capture import Capture, Captured
 from torchtap.diagnosis.calls.copies import Arguments, copied_module
 from torchtap.diagnosis.calls.record_call import attributes_kept, refuse_sharded
-from torchtap.diagnosis.calls.standalone.again import arguments_by_name, run_again, tensors_in
+from torchtap.diagnosis.calls.standalone.run_again import arguments_by_name, run_again, tensors_in
 from torchtap.diagnosis.calls.wide_arithmetic import Wide, widened
 from torchtap.hooks.uncompiled import uncompiled
 from torchtap.runs.tables.cells import Cells

@@ -14,7 +14,7 @@ from torchtap.core.record import nbytes_of
 from torchtap.core.tensors import kind_of
 from torchtap.core.text import size
 from torchtap.diagnosis.calls.copies import Arguments
-from torchtap.diagnosis.calls.standalone.again import Result, arguments_by_name, tensors_in
+from torchtap.diagnosis.calls.standalone.run_again import Result, arguments_by_name, tensors_in
 from torchtap.diagnosis.calls.standalone.surroundings import Surroundings
 
 
@@ -94,7 +94,7 @@ class Call(Printed):
         Raises:
             InputError: something cannot be written without pickle; it is named with its place.
         """
-        from torchtap.diagnosis.calls.writing import save_call
+        from torchtap.diagnosis.calls.call_folder import save_call
 
         return save_call(self, Path(folder))
 
@@ -113,7 +113,7 @@ class Call(Printed):
         Raises:
             InputError: something cannot be written without pickle; it is named with its place.
         """
-        from torchtap.diagnosis.calls.export import export_call
+        from torchtap.diagnosis.calls.export_call import export_call
 
         return export_call(self, Path(script))
 

@@ -14,7 +14,7 @@ from torchtap.core.inference_mode import outside_inference_mode
 from torchtap.core.preserved import mode_of
 from torchtap.core.record import FORWARD, RECOMPUTE
 from torchtap.diagnosis.calls.copies import Arguments, copied
-from torchtap.diagnosis.calls.standalone.again import held_output
+from torchtap.diagnosis.calls.standalone.run_again import held_output
 from torchtap.diagnosis.calls.standalone.surroundings import Surroundings, surroundings_now
 from torchtap.hooks.call_follower import CallFollower
 from torchtap.hooks.calls import Numbering

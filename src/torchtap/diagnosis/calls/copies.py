@@ -15,7 +15,7 @@ from torchtap.core.distributed import is_distributed
 from torchtap.core.errors import InputError
 from torchtap.core.inference_mode import outside_inference_mode
 from torchtap.core.tensors import kind_of, obstacle
-from torchtap.diagnosis.calls.standalone.again import arguments_by_name, copies, tensors_in
+from torchtap.diagnosis.calls.standalone.run_again import arguments_by_name, copies, tensors_in
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))

@@ -1,4 +1,4 @@
-"""How values of each kind are written as nodes; ``standalone.reading`` makes them again."""
+"""How values of each kind are written as nodes; ``standalone.read_call`` makes them again."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from torchtap.core.tensors import kind_of
+from torchtap.diagnosis.calls.call_as_json import Node, Nodes, Writers
 from torchtap.diagnosis.calls.importable import WAY, UnwritableError, in_words, name_of
-from torchtap.diagnosis.calls.nodes import Node, Nodes, Writers
 
 _TORCH = (torch.dtype, torch.layout, torch.memory_format)
 

@@ -14,7 +14,7 @@ from torchtap.capture.missing import is_compiled
 from torchtap.capture.watch import watch
 from torchtap.core.distributed import num_ranks
 from torchtap.core.errors import InputError
-from torchtap.core.modules import modules_of
+from torchtap.core.module_paths import modules_of
 from torchtap.core.preserved import mode_of, set_mode
 from torchtap.core.rebuild import replace_arguments
 from torchtap.core.tree import leaves

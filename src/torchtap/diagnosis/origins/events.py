@@ -28,6 +28,7 @@ class Event:
         parents: of the values that it took and that were not finite.
         is_meant: whether the program asked for this very value, as for a mask of -Inf.
         is_new: whether it made what it was not given: of finite values, or a NaN of an Inf.
+        batch: number of the call of the model that ran, where several are replayed.
     """
 
     number: int
@@ -35,6 +36,7 @@ class Event:
     parents: Sequence[Event] = ()
     is_meant: bool = False
     is_new: bool = True
+    batch: int | None = None
 
     def above(self) -> Iterator[Event]:
         """Yield this event and all that it follows from, each once."""
@@ -88,9 +90,14 @@ class Events:
     """The events of one traced step, by the memory that holds what is not finite.
 
     Tensors in which anything is not finite are kept alive: no address is used twice.
+
+    Attributes:
+        made: in their order.
+        batch: number of the call of the model that runs, for the events that are added.
     """
 
     made: list[Event] = field(default_factory=list)
+    batch: int | None = None
     _held: dict[int, list[_Held]] = field(default_factory=dict)
 
     def add(
@@ -102,7 +109,7 @@ class Events:
         is_new: bool = True,
     ) -> Event:
         """Note an operation."""
-        event = Event(len(self.made), origin, parents, is_meant, is_new)
+        event = Event(len(self.made), origin, parents, is_meant, is_new, self.batch)
         self.made.append(event)
         return event
 
@@ -143,7 +150,7 @@ class Events:
         if not pairs:
             return None
         root, end = min(pairs, key=lambda pair: (pair[0].is_meant, pair[0].number))
-        return replace(root.origin, way=end.way_from(root))
+        return replace(root.origin, way=end.way_from(root), micro_batch=root.batch)
 
 
 def _key(tensor: Tensor) -> int:

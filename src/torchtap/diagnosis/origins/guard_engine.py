@@ -11,18 +11,18 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from torchtap.capture.training.scalers import Scalers
-from torchtap.capture.watch import numbers_of, watches_of
+from torchtap.capture.watch_handle import numbers_of, watches_of
 from torchtap.core.torch_private import call_after_backward, current_task
 from torchtap.diagnosis.origins.guarded_steps import GuardedSteps
-from torchtap.diagnosis.origins.hits import Hits
 from torchtap.diagnosis.origins.investigate import Evidence
-from torchtap.diagnosis.origins.ranks import Ranks
+from torchtap.diagnosis.origins.nonfinite_steps import Hits
 from torchtap.diagnosis.origins.recorder import Recorder
 from torchtap.diagnosis.origins.suspects import (
     OptimizedParams,
     first_bad_loss,
     gradients_are_finite,
 )
+from torchtap.diagnosis.origins.verdict_of_ranks import Ranks
 from torchtap.hooks.module_hook import keep_dynamo_out
 from torchtap.hooks.optimizer_hooks import has_closure, listen_to_optimizers
 
@@ -216,6 +216,7 @@ class GuardEngine:
     def _hit(self, evidence: Evidence) -> None:
         step, steps = self.steps.running, self.steps
         known = replace(evidence, was_finite=steps.was_finite_before, ids=step.ids)
+        known = replace(known, num_dropped=step.num_dropped)
         self._hits.hit(steps.kept, step, known)
 
 

@@ -12,10 +12,11 @@ from torchtap.core.blame import is_own_fault, own_fault
 from torchtap.core.distributed import is_distributed, is_part_of_flat, num_ranks, own_rank
 from torchtap.core.equality import same
 from torchtap.core.source_files import hash_of
+from torchtap.core.text import plural
+from torchtap.diagnosis.origins.bad_samples import bad_samples
 from torchtap.diagnosis.origins.kept_calls import Kept, KeptCall
-from torchtap.diagnosis.origins.origin import BACKWARD, FORWARD, INPUT, OPTIMIZER, PARAMETER, Origin
-from torchtap.diagnosis.origins.replay import Cut, Replay
-from torchtap.diagnosis.origins.rows import bad_rows, num_samples
+from torchtap.diagnosis.origins.origin import BACKWARD, FORWARD, OPTIMIZER, PARAMETER, Origin
+from torchtap.diagnosis.origins.replay_kept_calls import Replay
 from torchtap.diagnosis.origins.values import badness, first_bad, shown, tensors_of
 
 _SHARDED = (
@@ -36,8 +37,8 @@ _NOT_REPRODUCIBLE = (
     "Not reproducible: hardware or a race."
 )
 _OVERWRITTEN = (
-    "The replay is finite, but an argument of the model was overwritten before the replay: the "
-    "step ran on other values, so the origin cannot be found from it."
+    "The replay is finite, but an argument or a buffer of the model was overwritten before the "
+    "replay: the step ran on other values, so the origin cannot be found from it."
 )
 _FOREIGN = (
     "The replay of this model is finite, and so are the gradients of its parameters. One that its "
@@ -57,6 +58,7 @@ class Evidence:
         is_updated: whether an optimizer has changed the weights since the calls.
         was_finite: whether all was finite when the optimizer began its step before.
         ids: of the samples of the step.
+        num_dropped: calls of the step that are no longer kept, as there were too many.
     """
 
     params: Sequence[Tensor]
@@ -64,6 +66,7 @@ class Evidence:
     is_updated: bool = False
     was_finite: bool = False
     ids: Sequence[int | str] = ()
+    num_dropped: int = 0
 
 
 def investigate(
@@ -98,6 +101,13 @@ def when_clean(
     """Return what it means that the replay of a step that was not finite is finite."""
     if any(call.was_overwritten for call in calls):
         return _unexplained(evidence, _OVERWRITTEN)
+    if evidence.num_dropped:
+        note = (
+            f"The replay of the last {plural(len(calls), 'call')} of the model in this step is "
+            f"finite. {plural(evidence.num_dropped, 'earlier call')} of the step, of micro "
+            f"batches, cannot be replayed: no more are kept."
+        )
+        return _unexplained(evidence, note)
     if evidence.loss:
         note = (
             f"The logged {evidence.loss} is not finite, but the model's outputs are, and the "
@@ -154,38 +164,20 @@ def _complete(found: Origin, replay: Replay, evidence: Evidence) -> Origin:
     if evidence.is_updated:
         notes.append(_UPDATED)
     if any(call.was_overwritten for call in replay.calls):
-        notes.append("An argument of the model was overwritten before the replay.")
-    rows = _rows(found, replay)
-    ids = tuple(evidence.ids[row] for row in rows if row < len(evidence.ids))
+        notes.append("An argument or a buffer of the model was overwritten before the replay.")
+    samples = bad_samples(found, replay, evidence.ids, num_dropped=evidence.num_dropped)
     is_outside = found.module is None and not found.operation
     return replace(
         found,
         phase=FORWARD if evidence.loss and is_outside else found.phase,
-        rows=rows,
-        ids=ids if len(ids) == len(rows) else (),
+        rows=samples.rows,
+        ids=samples.ids,
+        micro_batch=samples.micro_batch,
         cause=_cause(found, evidence),
         note=" ".join(one for one in notes if one),
         rank=own_rank()[0] if num_ranks() else None,
         file_hash=hash_of(found.file) if found.file else "",
     )
-
-
-def _rows(found: Origin, replay: Replay) -> tuple[int, ...]:
-    """Return the samples of the batch, where the step has one batch."""
-    if found.phase in (PARAMETER, OPTIMIZER) or len(replay.calls) != 1:
-        return ()
-    call = replay.calls[0]
-    num = num_samples(tensors_of((call.args, call.kwargs))) or num_samples(_whole(call))
-
-    def is_clean(cut: Cut) -> bool:
-        return replay.is_clean(cut)
-
-    rows = bad_rows(num, is_clean)
-    return rows if rows or found.phase != INPUT or not found.index else found.index[:1]
-
-
-def _whole(call: KeptCall) -> list[Tensor]:
-    return [one.gradient for one in call.gradients]
 
 
 def _cause(found: Origin, evidence: Evidence) -> Origin | None:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from torchtap.core.modules import modules_of
+from torchtap.core.module_paths import modules_of
 from torchtap.core.record import FORWARD
 from torchtap.core.torch_private import sequence_number
 from torchtap.hooks.call_follower import CallFollower, FollowedCall

@@ -59,6 +59,8 @@ class Origin:
         rank: the process where it was made; ``None`` without ``torch.distributed``.
         rows: the samples of the batch that are not finite when they are computed alone.
         ids: the ids of those samples, where they are known.
+        micro_batch: which of the model's calls in the step had these samples, from 0, of those that
+            a backward came to; ``None`` where there is one, or none was replayed.
         path: operations from the origin to the loss, gradient or parameter.
         way: the same operations, each with its module and line; :meth:`graph` draws them.
         text: all of it in one paragraph.
@@ -89,6 +91,7 @@ class Origin:
     way: tuple[Passage, ...] = ()
     note: str = ""
     file_hash: str = ""
+    micro_batch: int | None = None
 
     @property
     def path(self) -> tuple[str, ...]:
@@ -196,13 +199,14 @@ def _way(origin: Origin) -> str:
 
 
 def _samples(origin: Origin) -> str:
+    batch = "the batch" if origin.micro_batch is None else f"micro batch {origin.micro_batch}"
     if not origin.rows:
-        return ""
+        return "" if origin.micro_batch is None else f"It came with {batch} of the step."
     named = [str(one) for one in (origin.ids or origin.rows)]
     listed = ", ".join(named[:_MOST_ROWS]) + (", ..." if len(named) > _MOST_ROWS else "")
     count = plural(len(origin.rows), "sample")
     verb = "does" if len(origin.rows) == 1 else "do"
-    return f"{count} of the batch {verb} it alone: {listed}."
+    return f"{count} of {batch} {verb} it alone: {listed}."
 
 
 def graph_of_way(origin: Origin) -> Graph:
