@@ -235,8 +235,9 @@ POSTED = [
         (
             (
                 "pictures = [torch.rand(3, 8, 6), torch.rand(3, 6, 8)]",
-                "pictures = [F.interpolate(one[None], size=(8, 8))[0] for one in "
-                "(torch.rand(3, 8, 6), torch.rand(3, 6, 8))]",
+                "sizes = (3, 8, 6), (3, 6, 8)
+"
+                "pictures = [F.interpolate(torch.rand(1, *one), size=(8, 8))[0] for one in sizes]",
             ),
         ),
         "assert batch.shape == (2, 3, 8, 8)",
@@ -249,7 +250,8 @@ POSTED = [
         from torch.utils.data import DataLoader
 
         samples = [(torch.rand(3, 4, 4), torch.rand(n, 5)) for n in (1, 2)]
-        for pictures, boxes in DataLoader(samples, batch_size=2):
+        loader = DataLoader(samples, batch_size=2)
+        for pictures, boxes in loader:
             pass
         """,
         r"\[1, 5\].*\[2, 5\]",
@@ -292,7 +294,8 @@ POSTED = [
         from torch.utils.data import DataLoader
 
         samples = [(torch.rand(3, 4, 4), [{"id": n} for n in range(at)]) for at in (1, 2)]
-        for pictures, notes in DataLoader(samples, batch_size=2):
+        loader = DataLoader(samples, batch_size=2)
+        for pictures, notes in loader:
             pass
         """,
         r"list",
@@ -315,8 +318,8 @@ POSTED = [
         (
             (
                 "batch_size=4)",
-                "batch_size=4, collate_fn=lambda batch: default_collate("
-                "[one for one in batch if one is not None]))",
+                "batch_size=4, collate_fn=lambda batch: default_collate(\n"
+                "    [one for one in batch if one is not None]))",
             ),
         ),
         "assert batches[0].tolist() == [[1, 1], [0, 0], [1, 1]]",

@@ -228,8 +228,8 @@ POSTED = [
         (
             (
                 "batch_size=2)",
-                "batch_size=2, collate_fn=lambda one: "
-                "nn.utils.rnn.pad_sequence(one, batch_first=True))",
+                "batch_size=2, collate_fn=lambda one: \n"
+                "    nn.utils.rnn.pad_sequence(one, batch_first=True))",
             ),
         ),
         "assert batch.tolist() == [[3, 1, 4], [1, 5, 0]]",
