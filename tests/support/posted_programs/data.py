@@ -235,8 +235,7 @@ POSTED = [
         (
             (
                 "pictures = [torch.rand(3, 8, 6), torch.rand(3, 6, 8)]",
-                "sizes = (3, 8, 6), (3, 6, 8)
-"
+                "sizes = (3, 8, 6), (3, 6, 8)\n"
                 "pictures = [F.interpolate(torch.rand(1, *one), size=(8, 8))[0] for one in sizes]",
             ),
         ),
