@@ -1,4 +1,4 @@
-"""What ``tt.guard`` costs a training step, and how long it takes to find an origin.
+"""Measures ``tt.guard``: its price for a training step, and the time to find an origin.
 
 python benchmarks/guarding.py [--rounds 25] [--markdown FILE]
 """

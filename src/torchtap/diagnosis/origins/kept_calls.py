@@ -159,6 +159,8 @@ class Kept:
         held = tensors_of((args, kwargs))
         self._learn_changing()
         lent: dict[str, Tensor] | None = None
+        # torch.func.functional_call lends other tensors for the length of one call: a replay has to
+        # lend them again.
         if any(one._parameters.get(name) is not own for one, name, own in self._params):
             lent = dict(self.modules[tap.path].named_parameters())
         return KeptCall(
@@ -197,6 +199,8 @@ class Kept:
         call = self.calls[-1]
         for place, tensor in enumerate(tensors_of(output)):
             if tensor.requires_grad:
+                # Weakly: the hook lives as long as the graph, and a call holds its arguments and
+                # copies.
                 hook = GradHook(_hand_on, weakref.ref(self), weakref.ref(call), place)
                 call.handles.append(tensor.register_hook(hook))  # type: ignore[no-untyped-call]
 
@@ -210,6 +214,8 @@ class Kept:
         return {place for place, (one, _) in counted if "num_batches_tracked" in one._buffers}
 
     def _learn_changing(self) -> None:
+        # Versions tell of writes by operations; what writes past them is among the running
+        # statistics, which are copied in any case.
         before, self._versions = self._versions, self._read_versions()
         if before != self._versions:
             pairs = enumerate(zip(before, self._versions, strict=True))
