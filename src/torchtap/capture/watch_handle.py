@@ -428,6 +428,8 @@ _made: weakref.WeakSet[Watch] = weakref.WeakSet()
 
 def watches_of(model: nn.Module) -> list[Watch]:
     """Return the watches of a model that are open."""
+    if not len(_made):  # Guards ask at every step.
+        return []
     root = unwrapped(model)
     return [one for one in list(_made) if is_open(one) and one._model() is root]
 
