@@ -1,4 +1,4 @@
-"""What the notes of ``tt.explain_errors`` are worth, on programs as people posted them.
+"""The worth of the notes of ``tt.explain_errors``, on programs as people posted them.
 
     python benchmarks/errors_outside.py [--markdown FILE]
 
@@ -22,7 +22,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 from posted_programs import POSTED, Verdict, verdict
 
-HEAD = """# What the notes of tt.explain_errors are worth
+HEAD = """# The worth of the notes of tt.explain_errors
 
 `python benchmarks/errors_outside.py`: torch {torch}, Python {python}.
 

@@ -40,7 +40,7 @@ class Posted:
 
     @property
     def program(self) -> Program:
-        """As one that raises and runs."""
+        """The program in the form that raises and runs."""
         return Program(
             self.name, self.message, self.source, "", "", self.changes, purpose=self.purpose
         )
@@ -48,7 +48,7 @@ class Posted:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the note of one program was worth.
+    """The worth of the note of one program.
 
     Attributes:
         posted: the program.

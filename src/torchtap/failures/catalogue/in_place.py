@@ -95,7 +95,7 @@ def _cloned(written: list[Write]) -> str:
 
 
 def _rows_written(statement: ast.stmt | None) -> str:
-    """What a loop fills row by row; empty where the statement is not of that kind."""
+    """The tensor that a loop fills row by row; empty where the statement is of another kind."""
     match statement:
         case ast.Assign(targets=[ast.Subscript(value=ast.Name() as whole, slice=ast.Name())]):
             return whole.id

@@ -62,7 +62,7 @@ def _range(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
 def _meaning(
     target: object, num: int | None, value: int, low: int | None, high: int | None
 ) -> dict[str, Any]:
-    """What a class out of range stands for, as far as all of them tell."""
+    """Tell a class that is counted otherwise from a mark, as far as all of them tell."""
     shift = 0
     if num is not None and low is not None and high is not None:
         is_one_up, is_one_down = (low, high) == (1, num), low == -1 and high == num - 2
@@ -110,7 +110,7 @@ def _is_unflattened(failure: Failure, rows: int) -> bool:
 
 
 def _turned(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    """Which dimension of the scores holds the classes, if one alone makes them fit the target."""
+    """The dimension of the scores with the classes, if one alone makes them fit the target."""
     given, target, source, name = _pair(failure)
     words: dict[str, Any] = {
         "source": source,

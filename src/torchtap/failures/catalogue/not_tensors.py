@@ -60,7 +60,7 @@ def _sum_of(value: ast.AST) -> str:
 
 
 def _returned(frame: TracebackFrame, name: str, line: int, value: ast.AST) -> str:
-    """The same, of a function of the program that returned the number."""
+    """The call in a function of the program that returned the number."""
     called = frame.value_of(value.func) if isinstance(value, ast.Call) else None
     code = getattr(called, "__code__", None)
     tree = None if code is None else function_tree(code, code.co_firstlineno)
@@ -76,7 +76,7 @@ def _returned(frame: TracebackFrame, name: str, line: int, value: ast.AST) -> st
 
 
 def _position(frame: TracebackFrame, name: str, line: int) -> int | None:
-    """Which of several values of one statement a name is given."""
+    """The number of the value that a name is given, among several of one statement."""
     names = _targets(frame, line)
     return names.index(name) if name in names else None
 

@@ -61,7 +61,7 @@ def _split(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
 
 
 def _called(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    """What was called or indexed though it is not a method, and how it is written."""
+    """The attribute that was called though it is no method, and how it is written."""
     frame = failure.user
     node = None if frame is None else frame.expression
     called = node.func if isinstance(node, ast.Call) else None
