@@ -173,6 +173,8 @@ class GradientEdits:
             return
         edit = GradientEdit(self, state, call, phase)
         hook = EditGradHook(edit.on_tensor)
+        # A table put on by hand needs a node that runs it; a leaf has none, and a subclass may have
+        # a register_hook of its own.
         if type(tensor) is Tensor and not tensor.is_leaf:
             self.on_tensors.put(tensor, hook)
         else:
@@ -227,6 +229,8 @@ class GradientEdits:
             tensor = _identity(tensor)
             node = tensor.grad_fn
             node.metadata[EDITED] = state.site.path
+        # At the identity and not at the tensor, whose gradient is over all of its uses, also
+        # outside.
         edit = GradientEdit(self, state, call, phase)
         self._handles.append(node.register_hook(edit.on_identity))
         self._follow(tensor, edit)
@@ -235,6 +239,8 @@ class GradientEdits:
     def _follow(self, tensor: Tensor, edit: GradientEdit) -> None:
         if can_be_followed(tensor):
             edit.view = self.views.follow(tensor, edit)
+            # An edit may wait for its backward long after the forward: the version is asked, not
+            # the memory.
             edit.view.release_memory()
 
     def _hold(self, handle: Any) -> None:
@@ -299,6 +305,7 @@ def _identity(tensor: Tensor) -> Tensor:
     """
     if tensor.layout is torch.jagged:  # These have no other.
         return tensor.view_as(tensor)
+    # A view of all of it: a node of its own for this edit, and no copy of the values.
     return torch.ops.aten.alias.default(tensor)  # type: ignore[no-any-return]
 
 
