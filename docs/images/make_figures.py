@@ -187,8 +187,8 @@ def main(names: list[str]) -> None:
     for name in names or list(FIGURES):
         drawn = io.BytesIO()
         FIGURES[name]().savefig(drawn, dpi=_COARSER.get(name, _DPI))
-        picture = Image.open(drawn).convert("RGB").quantize(
-            _COLORS, kmeans=4, dither=Image.Dither.NONE
+        picture = (
+            Image.open(drawn).convert("RGB").quantize(_COLORS, kmeans=4, dither=Image.Dither.NONE)
         )
         path = _FOLDER / f"{name}.png"
         picture.save(path, optimize=True)

@@ -109,7 +109,7 @@ def test_a_program_that_reads_finds_every_page_of_the_text_for_it(site: Path) ->
 def test_the_reference_shows_signatures_types_and_source(site: Path) -> None:
     page = (site / "reference" / "watching.html").read_text()
     text = re.sub(r"<[^>]+>", "", page.partition('id="torchtap.watch"')[2])
-    assert re.match(r'[^(]*watch\(\s*model: Module,', text)
+    assert re.match(r"[^(]*watch\(\s*model: Module,", text)
     assert "_modules/torchtap/capture/watch.html#watch" in page
 
 

@@ -1,6 +1,6 @@
 """How hard the sentences of the pages are, and which break the style.
 
-``python tests/support/prose.py [FOLDER]`` prints a table of all pages below a copy of the repository.
+``python tests/support/prose.py [FOLDER]`` prints a table of the pages of a repository.
 
 The grade is that of Flesch and Kincaid (1975): 0.39 words per sentence + 11.8 syllables per word -
 15.59. A piece of code in a sentence counts as one word of one syllable: it is read as a name.
