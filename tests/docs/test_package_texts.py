@@ -1,4 +1,4 @@
-"""What a search finds and a machine reads: metadata, citation, types, the first page."""
+"""Texts that a search finds and a machine reads: metadata, citation, types, the first page."""
 
 from __future__ import annotations
 
