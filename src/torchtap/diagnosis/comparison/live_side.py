@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from torchtap.capture.missing import is_compiled
+from torchtap.capture.unobserved import unobserved
 from torchtap.capture.watch import watch
 from torchtap.core.distributed import num_ranks
 from torchtap.core.errors import InputError
@@ -122,7 +123,7 @@ class LiveSide:
     def _restored(self) -> Iterator[None]:
         modes = [(module, mode_of(module)) for module in self.modules.values()]
         try:
-            with self.trial.restored():
+            with self.trial.restored(), unobserved(self.trial.model):
                 yield
         finally:
             for module, mode in modes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from torchtap.capture.training.scalers import Scalers
+from torchtap.capture.unobserved import forget_observer, note_observer
 from torchtap.capture.watch import numbers_of, watches_of
 from torchtap.core.torch_private import call_after_backward, current_task
 from torchtap.diagnosis.origins.guarded_steps import GuardedSteps
@@ -63,17 +65,37 @@ class GuardEngine:
         self._aside: list[tuple[Tensor, Tensor | None]] = []
         self._handles: list[Any] = []
 
+    @property
+    def model(self) -> nn.Module:
+        """Return the model, wrappers looked through."""
+        return self.steps.kept.modules[""]
+
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """Take note of no call and no optimizer inside: the model is run for something else."""
+        self._unlisten()
+        self.steps.kept.detach()
+        try:
+            yield
+        finally:
+            self.attach()
+
     def attach(self) -> None:
         """Begin to listen."""
         self.steps.kept.attach()
         self._handles = listen_to_optimizers(self)
+        note_observer(self)
 
     def detach(self) -> None:
         """Take everything off."""
         self._give_back()
+        self._unlisten()
+        self.steps.close()
+
+    def _unlisten(self) -> None:
+        forget_observer(self)
         while self._handles:
             self._handles.pop().remove()
-        self.steps.close()
 
     # ------------------------------------------------------------------ calls
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from torchtap.capture.unobserved import unobserved
 from torchtap.core.distributed import num_ranks, own_rank
 from torchtap.core.doors import require
 from torchtap.core.errors import InputError
@@ -106,7 +107,7 @@ class _Located:
         batch = tensors_of(self._batch)
         named = [(f"tensor {number} of the batch", one) for number, one in enumerate(batch)]
         trace.begin_with(named, INPUT, ".")
-        with self._put_back(), uncompiled():
+        with self._put_back(), uncompiled(), unobserved(self._model):
             if is_unscaled:
                 self._unscale()
             error: Exception | None = None
@@ -135,7 +136,8 @@ class _Located:
             return tensor if kind else cut(tensor)
 
         batch, _ = replace_arguments(self._batch, {}, taken, inside=taken)
-        with self._put_back(), uncompiled(), WriteWatch(self._before.memory):
+        alone = unobserved(self._model)
+        with self._put_back(), uncompiled(), alone, WriteWatch(self._before.memory):
             groups = self._groups(self._step(*batch), ())
             return not any(badness(one) for group in groups for one in group)
 
