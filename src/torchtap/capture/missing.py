@@ -69,7 +69,8 @@ class Missing:
 
     def note_mixed(self) -> None:
         """Note it if a sink has values of another watch in the step that is running."""
-        if self.has_begun and self._engine.step in self._delivery.steps_before:
+        before = self._delivery.steps_before
+        if before and self.has_begun and self._engine.step in before:
             self._mixed_steps.add(self._engine.step)
 
     def check_marks(self) -> None:

@@ -184,14 +184,13 @@ class Watch(Closable, Printed):
         """
         self._refuse_closed()
         self._missing.note_mixed()
-        done = self._engine.step
-        following = _following(done, number, has_begun=self._missing.has_begun)
+        done, has_begun = self._engine.step, self._missing.has_begun
+        following = _following(done, number, has_begun=has_begun)
         own_ids, own_labels = checked_ids(ids), checked_labels(labels)
         if following == done:
             return
         began = time.perf_counter()
         recording = _is_chosen(following, self._every) and not self._num_pauses
-        has_begun = self._missing.has_begun
         self._engine.begin_step(following, recording=recording)
         self._missing.begin_step()
         self._note_overwritten(done)
