@@ -46,6 +46,7 @@ def _made(name: str, settings: dict[str, Any]) -> Any:
 
 def _decoder(name: str, cache: str = "", **settings: Any) -> Given:
     model = _made(name, {**SIZES, **settings})
+    past: Any
     if cache == "StaticCache":
         past = transformers.StaticCache(config=model.config, max_cache_len=16)
     else:

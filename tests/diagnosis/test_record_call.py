@@ -348,7 +348,7 @@ def test_a_call_that_raised_is_said_to_have_raised() -> None:
 
         def forward(self, x: Tensor) -> Tensor:
             try:
-                return self.inner(x[:, :2])  # type: ignore[no-any-return]
+                return torch.relu(self.inner(x[:, :2]))
             except RuntimeError:
                 return x.clone()
 

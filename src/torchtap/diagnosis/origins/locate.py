@@ -10,9 +10,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from torchtap.capture.unobserved import unobserved
-from torchtap.core.distributed import num_ranks, own_rank
+from torchtap.core.distributed import is_distributed, num_ranks, own_rank
 from torchtap.core.doors import require
 from torchtap.core.errors import InputError
+from torchtap.core.module_paths import type_names
 from torchtap.core.rebuild import replace_arguments
 from torchtap.core.source_files import hash_of
 from torchtap.diagnosis.origins.nonfinite_rows import bad_rows, num_samples
@@ -20,6 +21,7 @@ from torchtap.diagnosis.origins.origin import INPUT, OPTIMIZER, PARAMETER, Origi
 from torchtap.diagnosis.origins.put_back import PutBack
 from torchtap.diagnosis.origins.step_trace import Trace
 from torchtap.diagnosis.origins.values import badness, tensors_of
+from torchtap.diagnosis.origins.verdict_of_ranks import Ranks
 from torchtap.diagnosis.origins.write_watch import WriteWatch
 from torchtap.hooks.uncompiled import uncompiled
 
@@ -33,7 +35,8 @@ def locate(model: nn.Module, step: Callable[..., Any], *batch: Any) -> Origin | 
     as long as a plain step, and the memory of what it writes into.
 
     Args:
-        model: whose modules are to be named; wrappers are looked through.
+        model: whose modules are to be named; wrappers are looked through. Where it is spread over
+            ranks (DDP, FSDP, tensor parallelism), all ranks call this, and get one origin.
         step: one whole step. What it returns is taken for the loss, beside whatever it calls
             ``backward()`` on.
         batch: what ``step`` is called with.
@@ -68,10 +71,33 @@ def locate(model: nn.Module, step: Callable[..., Any], *batch: Any) -> Origin | 
             f"forward, loss, backward, clipping and optimizer."
         )
     located = _Located(model, step, batch)
+    if num_ranks() > 1:
+        return _located_together(model, located)
     found = located.trace()
     if found is not None and located.is_scaled:
         found = located.trace(is_unscaled=True)  # By infinite gradients a scaler finds its scale.
     return None if found is None else replace(complete(found), rows=located.rows(found))
+
+
+def _located_together(model: nn.Module, located: _Located) -> Origin | None:
+    """Run the step once on each rank: one that ran it again alone would wait for the others."""
+    found = located.trace(is_unscaled=located.is_scaled)
+    own = None if found is None else complete(found)
+    if not _spans_ranks(model):
+        return own
+    ranks = Ranks()
+    try:
+        return ranks.verdict(own)
+    finally:
+        ranks.close()
+
+
+def _spans_ranks(model: nn.Module) -> bool:
+    """Return whether no rank can run a model alone, so that all of them are here."""
+    kinds = {name for one in model.modules() for name in type_names(one)}
+    if kinds & {"DistributedDataParallel", "FullyShardedDataParallel"}:
+        return True
+    return any(map(is_distributed, model.parameters()))
 
 
 def _is_sound(param: Tensor) -> bool:
