@@ -8,7 +8,7 @@ opposite direction, from the outermost module inwards.
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+from collections.abc import Collection, Mapping, MutableMapping, Sequence
 from typing import Any
 
 from torchtap.hooks.module_hook import EDIT, WATCH_AFTER, WATCH_BEFORE, ModuleHook
@@ -39,6 +39,49 @@ def put_by_role(table: MutableMapping[int, Any], key: int) -> None:
     else:
         behind = []
     for other in behind:
+        _to_end(table, other)
+
+
+def order_with(
+    table: Mapping[int, Any], resting: Collection[int], before: Sequence[int]
+) -> list[int]:
+    """Return the keys of a table in their order, with those of hooks that rest where they belong.
+
+    Args:
+        table: of hooks.
+        resting: keys of hooks that are not in the table now.
+        before: the order of all when the last of those was put to rest. A hook that rests comes
+            right behind the one that was before it.
+    """
+    order, place = list(table), 0
+    for key in before:
+        if key in resting:
+            order.insert(place, key)
+            place += 1
+        elif key in table:
+            place = order.index(key) + 1
+    return order
+
+
+def put_back(
+    table: MutableMapping[int, Any], key: int, hook: ModuleHook[Any], order: Sequence[int]
+) -> None:
+    """Put a hook that rested back into its table.
+
+    Args:
+        table: of hooks.
+        key: of the hook.
+        hook: which one.
+        order: of all, see :func:`order_with`. Edits that were made meanwhile may stand behind a
+            hook that reads after edits: it is put behind the last of them.
+    """
+    others = [other for other in order if other in table]
+    place = len([other for other in order[: order.index(key)] if other in table])
+    if hook.role == WATCH_AFTER:
+        edits = [at for at, other in enumerate(others) if _role(table[other]) == EDIT]
+        place = max([place, *(at + 1 for at in edits)])
+    table[key] = hook
+    for other in others[place:]:
         _to_end(table, other)
 
 

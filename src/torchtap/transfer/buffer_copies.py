@@ -17,7 +17,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from torchtap.hooks.call_follower import CallFollower, FollowedCall
-from torchtap.hooks.module_hook import EDITS, NEEDED, Handle, ModuleHook, keep_dynamo_out
+from torchtap.hooks.module_handle import Handle
+from torchtap.hooks.module_hook import EDITS, NEEDED, ModuleHook, keep_dynamo_out
 from torchtap.hooks.site_state import Tap
 
 
