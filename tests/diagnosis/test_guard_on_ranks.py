@@ -144,8 +144,6 @@ if KIND != "fsdp1":
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ddp", "fsdp2", "fsdp1", "tensor_parallel"])
-def test_a_step_is_left_out_on_all_ranks_and_the_rank_is_named(
-    tmp_path: Path, kind: str
-) -> None:
+def test_a_step_is_left_out_on_all_ranks_and_the_rank_is_named(tmp_path: Path, kind: str) -> None:
     program = _DDP if kind == "ddp" else f"KIND = {kind!r}\n{_SHARDED}"
     run_on_two_ranks(tmp_path, _BEGIN + program)

@@ -9,7 +9,7 @@ from weakref import WeakSet
 
 from torch import nn
 
-from torchtap.capture.watch import watches_of
+from torchtap.capture.watch_handle import watches_of
 from torchtap.core.module_paths import unwrapped
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from torchtap.capture.training.optimizer_cycle import ModelState
-from torchtap.capture.watch import Watch
+from torchtap.capture.watch_handle import Watch
 from torchtap.core.module_paths import modules_of, unwrapped
 from torchtap.hooks.call_follower import CallFollower, EntryHook
 from torchtap.hooks.calls import outermost_parts

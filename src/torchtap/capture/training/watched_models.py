@@ -11,7 +11,7 @@ from torch import nn
 
 from torchtap.capture.training.optimizer_cycle import OptimizerCycle, OptimizerState
 from torchtap.capture.training.trained_model import Entered, TrainedModel
-from torchtap.capture.watch import Watch
+from torchtap.capture.watch_handle import Watch
 from torchtap.core.module_paths import unwrapped
 from torchtap.core.record import Sink
 from torchtap.stats.sink import Stats

@@ -18,7 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtap.capture.watch import Watch, watch
+from torchtap.capture.watch import watch
+from torchtap.capture.watch_handle import Watch
 from torchtap.core.record import FORWARD
 from torchtap.core.site import Pattern
 from torchtap.core.torch_private import sequence_number

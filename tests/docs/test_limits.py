@@ -1,4 +1,4 @@
-"""What the README says that torchtap does not see, it does not see, and says so."""
+"""What ``docs/limits.md`` says that torchtap does not see, it does not see, and says so."""
 
 from __future__ import annotations
 
