@@ -38,19 +38,19 @@ def inputs() -> tuple[nn.Module, Tensor]:
 
 
 def of_hooks(model: nn.Module, x: Tensor, paths: list[str]) -> Values:
-    """What plain hooks keep."""
+    """Values that plain hooks keep."""
     return heard(model, x, keep_output)
 
 
 def of_torchtap(model: nn.Module, x: Tensor, paths: list[str]) -> Values:
-    """What ``tt.watch`` keeps."""
+    """Values that ``tt.watch`` keeps."""
     with tt.watch(model) as w:
         model(x)
     return {path: w.run[path] for path in paths}
 
 
 def of_captum(model: nn.Module, x: Tensor, paths: list[str]) -> Values:
-    """What ``LayerActivation`` returns: one forward for each layer."""
+    """Values that ``LayerActivation`` returns: one forward for each layer."""
     from captum.attr import LayerActivation
 
     found: Values = {}
@@ -62,7 +62,7 @@ def of_captum(model: nn.Module, x: Tensor, paths: list[str]) -> Values:
 
 
 def of_torchlens(model: nn.Module, x: Tensor, paths: list[str]) -> Values:
-    """What ``torchlens.trace`` keeps."""
+    """Values that ``torchlens.trace`` keeps."""
     import torchlens
 
     with warnings.catch_warnings():
@@ -76,7 +76,7 @@ def of_torchlens(model: nn.Module, x: Tensor, paths: list[str]) -> Values:
 
 
 def of_nnsight(model: nn.Module, x: Tensor, paths: list[str]) -> Values:
-    """What ``output.save()`` keeps: one trace for each module."""
+    """Values that ``output.save()`` keeps: one trace for each module."""
     from nnsight import NNsight
 
     found: Values = {}
@@ -122,7 +122,7 @@ def outputs_kept() -> list[Row]:
 
 
 def has(name: str) -> bool:
-    """Whether a tool can be imported."""
+    """Return whether a tool can be imported."""
     try:
         importlib.import_module(name)
     except ImportError:

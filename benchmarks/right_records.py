@@ -34,7 +34,7 @@ def leaves(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def heard(model: nn.Module, x: Tensor, keep: Callable[[Values, str, Tensor], Any]) -> Values:
-    """What plain forward hooks keep of one step: of several calls the last."""
+    """Values that plain forward hooks keep of one step: of several calls the last."""
     kept: Values = {}
     handles = [
         one.register_forward_hook(lambda module, args, out, path=path: keep(kept, path, out))
@@ -52,7 +52,7 @@ def keep_clone(kept: Values, path: str, out: Tensor) -> None:
 
 
 def keep_output(kept: Values, path: str, out: Tensor) -> None:
-    """What people write."""
+    """Hooks as people write them."""
     out.retain_grad()
     kept[path] = out
 

@@ -255,7 +255,7 @@ def test_a_link_is_found_with_its_anchor() -> None:
 
 
 def complaint(words: Any) -> Any:
-    """What is wrong with a command; its options are read and nothing is run."""
+    """Everything that is wrong with a command; its options are read and nothing is run."""
     name, *rest = words
     command = cli.cli.get_command(click.Context(cli.cli), name)
     try:

@@ -31,7 +31,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Read(HTMLParser):
-    """What a page links to, loads, shows and can be linked to."""
+    """Everything that a page links to, loads, shows and can be linked to."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -40,7 +40,7 @@ def sources() -> list[Path]:
 
 
 def place_of(page: Path) -> str:
-    """Where a page of the repository stands on the site."""
+    """Return the place of a page of the repository on the site."""
     name = page.relative_to(ROOT).as_posix()
     if name.startswith("src/torchtap/"):
         room = name.removeprefix("src/torchtap/").removesuffix("/README.md")
@@ -123,7 +123,7 @@ def _side_bar() -> str:
 
 
 def _contents(page: Path) -> str:
-    """What a folder's first page lists, in its order."""
+    """Return the pages that a folder's first page lists, in its order."""
     if page.name != "README.md" or page.parent == ROOT or "src" in page.parts:
         return ""
     named = [target for _, target, _, _ in _LINK.findall(page.read_text())]

@@ -32,6 +32,7 @@ class OptimizedParams:
     def of(self, optimizer: Optimizer) -> list[Tensor]:
         """Return the parameters of an optimizer; none if it has no parameter of the model."""
         groups = optimizer.param_groups
+        # add_param_group() may be called at any time; nothing tells of it but the number.
         count = sum(len(group["params"]) for group in groups)
         known = self._known.get(optimizer)
         if known is None or known[0] != count:
@@ -57,6 +58,7 @@ def _norm_is_finite(gradients: Sequence[Tensor]) -> bool:
     if len(plain) < len(gradients):
         others = [one for one in gradients if not any(one is own for own in plain)]
         plain += [part for one in others for part in strided(one)]
+    # One number for all: reading each gradient's own would wait for the device as often.
     if not plain or math.isfinite(float(get_total_norm(plain))):
         return True
     return are_finite(gradients)
