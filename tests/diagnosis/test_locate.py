@@ -218,3 +218,13 @@ def test_locate_inside_of_a_guard_and_a_watch_is_seen_by_neither() -> None:
     assert found.operation == "log"
     assert list(guard.origins) == [1]
     assert [record.call for record in w.run.records(".:output")] == [0, 1]
+
+
+def test_a_step_that_never_calls_the_model_is_refused() -> None:
+    model, other = nn.Linear(2, 2), nn.Linear(2, 2)
+    with pytest.raises(tt.InputError, match="step called no module of Linear"):
+        tt.locate(model, lambda x: other(x).sum().backward(), torch.ones(1, 2))
+    with pytest.raises(KeyError):  # What the step itself raises comes first.
+        tt.locate(model, lambda x: {}["x"], torch.ones(1, 2))
+    origin = tt.locate(model, lambda x: x.log().sum(), torch.full((1, 2), -1.0))
+    assert origin is not None and origin.operation == "log"  # Found, though outside of the model.

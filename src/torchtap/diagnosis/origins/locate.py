@@ -45,7 +45,7 @@ def locate(model: nn.Module, step: Callable[..., Any], *batch: Any) -> Origin | 
         the origin; ``None`` where the loss, the gradients and the parameters are finite.
 
     Raises:
-        InputError: ``step`` is no function.
+        InputError: ``step`` is no function, or is finite and called no module of ``model``.
         Exception: what ``step`` raised, if nothing was found that is not finite.
 
     Example:
@@ -146,6 +146,11 @@ class _Located:
             found = trace.root(*self._groups(returned, trace.losses))
             if error is not None and found is None:
                 raise error
+            if found is None and not trace.calls.were_any:
+                raise InputError(
+                    f"step called no module of {type(self._model).__name__}, so nothing of it was "
+                    f"looked at. Give a function that calls this very model, and its backward."
+                )
         return found
 
     def rows(self, found: Origin) -> tuple[int, ...]:
