@@ -1,4 +1,4 @@
-"""What will be tapped, before the model is touched."""
+"""A plan says what will be tapped, before the model is touched."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DataParallel
 
 import torchtap as tt
-from torchtap.core.modules import modules_of
+from torchtap.core.module_paths import modules_of
 from torchtap.core.plan import Filter, Plan, make_plan
 from torchtap.testing import Net
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -73,7 +74,8 @@ def test_every_private_attribute_of_pytorch_is_listed() -> None:
     found = {
         name
         for path, tree in trees.items()
-        if path not in ("core/torch_private.py", "studies/probes.py")
+        if path != "core/torch_private.py"
+        and not re.fullmatch(r"studies/(\w+_)?probes\.py", path)
         and not path.startswith("testing/zoo/")  # Its methods are asked for by their names.
         for name in private_attributes(tree)
     }
@@ -146,13 +148,14 @@ def test_every_listed_attribute_is_one_of_pytorch() -> None:
 
 _PRELUDE = """
 import torch, torch.utils.checkpoint, torch._higher_order_ops.effects
+from torch import nn
+model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+optimizer = torch.optim.SGD(model.parameters(), 0.1)  # Imports Dynamo, which needs the names.
 def gone(name):
     holder, _, last = name.rpartition(".")
     delattr(eval(holder), last)
 gone({name!r})
 import torchtap as tt
-from torch import nn
-model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
 x = torch.ones(5, 3, requires_grad=True)
 """
 _READS = """
@@ -173,6 +176,12 @@ def edited():
 def offloaded():
     with tt.offload("disk", min_bytes=0):
         model(x).sum().backward()
+def guarded():
+    with tt.guard(model, optimizer=optimizer):
+        model(x).sum().backward()
+        optimizer.step()
+def recorded():
+    assert torch.equal(tt.replay(tt.record_call(model, "0", x)), model[0](x))
 calls = {
     "tt.watch": watched,
     "tt.edit": edited,
@@ -181,6 +190,10 @@ calls = {
     "tt.verify": lambda: tt.verify(model, x) or 1 / 0,
     "tt.features": lambda: tt.features(model, "0")(x),
     "tt.locate": lambda: tt.locate(model, lambda x: model(x).sum().backward(), x),
+    "tt.guard": guarded,
+    "tt.record_call": recorded,
+    "tt.replay": lambda: tt.replay(sys.argv[2]),
+    "tt.audit": lambda: tt.audit(model, x),
     "tt.cam": lambda: tt.attribute(model, x, target=0, method="gradient"),
 }
 if NAME == "torch._C._is_any_autocast_enabled":
@@ -197,9 +210,13 @@ print("refused", *refused)
 """
 
 GONE = {
-    "torch._C._current_graph_task_id": "tt.watch tt.edit tt.offload tt.graph tt.verify tt.locate",
+    "torch._C._current_graph_task_id": (
+        "tt.watch tt.edit tt.offload tt.graph tt.verify tt.locate tt.guard tt.record_call tt.audit"
+    ),
     "torch._C._will_engine_execute_node": "tt.watch tt.edit tt.verify",
-    "torch._C._autograd._get_sequence_nr": "tt.watch tt.edit tt.offload tt.graph tt.verify",
+    "torch._C._autograd._get_sequence_nr": (
+        "tt.watch tt.edit tt.offload tt.graph tt.verify tt.replay tt.audit"
+    ),
     "torch._C._autograd._push_saved_tensors_default_hooks": "tt.offload",
     "torch._C._functorch.peek_interpreter_stack": "tt.watch tt.edit tt.verify",
     "torch._C._len_torch_dispatch_stack": "",
@@ -208,7 +225,7 @@ GONE = {
     "torch.autograd.function._HookMixin": "",
     "torch._higher_order_ops.effects._register_effectful_op": "tt.watch",
     "torch.optim.Optimizer.profile_hook_step": "",
-    "torch.utils._python_dispatch._disable_current_modes": "tt.locate",
+    "torch.utils._python_dispatch._disable_current_modes": "tt.locate tt.guard",
 }
 """Private name -> the doors that do not open without it."""
 
@@ -221,9 +238,13 @@ def test_without_a_private_name_runs_are_read_and_doors_say_what_is_missing(
     with torchtap.watch(model, "*") as w:
         model(torch.ones(4, 3))
     w.run.save(file := tmp_path / "run.safetensors")
+    torchtap.record_call(model, "", torch.ones(4, 3)).save(case := tmp_path / "case")
     program = f"NAME = {name!r}\n" + _PRELUDE.format(name=name) + _READS + _DOORS
     done = subprocess.run(
-        [sys.executable, "-c", program, str(file)], capture_output=True, text=True, check=False
+        [sys.executable, "-c", program, str(file), str(case)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     read, refused = done.stdout.splitlines()
@@ -297,7 +318,7 @@ class ByContext(torch.autograd.Function):
 
 
 class BySetup(torch.autograd.Function):
-    """The same with a context that is set up apart."""
+    """A function whose context is set up apart."""
 
     @staticmethod
     def forward(x: Tensor) -> Tensor:
@@ -312,7 +333,7 @@ class BySetup(torch.autograd.Function):
 
 
 class Mixed(torch.autograd.Function):
-    """The same behind a decorator."""
+    """A function behind a decorator."""
 
     @staticmethod
     @torch.amp.custom_fwd(device_type="cpu")  # type: ignore[untyped-decorator]

@@ -8,7 +8,7 @@ import pytest
 import transformers
 from torch import nn
 
-from torchtap.core.modules import every_module, modules_of, walked_once
+from torchtap.core.module_paths import every_module, modules_of, walked_once
 
 
 def test_inside_the_modules_are_those_of_the_first_question() -> None:

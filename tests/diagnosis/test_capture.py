@@ -1,4 +1,4 @@
-"""What a call is given and gives, taken by value; and a module that is fed with it."""
+"""Arguments and results of a call are taken by value; and a module is fed with them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torchtap.diagnosis.calls.capture import Capture
 from torchtap.diagnosis.calls.copies import copied_module
 from torchtap.diagnosis.calls.feed import feed
-from torchtap.diagnosis.calls.standalone.again import Result, differences, run_again
+from torchtap.diagnosis.calls.standalone.run_again import Result, differences, run_again
 from torchtap.testing import Specimen, zoo
 
 ZOO = [one for one in zoo() if one.raises is None]

@@ -17,7 +17,7 @@ from torchtap.core.site import Site
 from torchtap.explain.checks.check_result import Check
 from torchtap.explain.checks.curves import Curve
 from torchtap.explain.checks.randomise import randomised
-from torchtap.explain.checks.ranks import importance_order, ranks, spearman
+from torchtap.explain.checks.rank_agreement import importance_order, ranks, spearman
 from torchtap.explain.maps.map import Map
 from torchtap.explain.recipe import Recipe
 from torchtap.explain.subject import Subject

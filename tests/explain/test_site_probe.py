@@ -14,7 +14,7 @@ from random_numbers import normal
 from torch import Tensor, nn
 
 import torchtap as tt
-from torchtap.core.modules import modules_of
+from torchtap.core.module_paths import modules_of
 from torchtap.core.plan import make_plan
 from torchtap.explain.site_probe import SiteProbe, Visit, plan_of
 from torchtap.testing import Net

@@ -15,7 +15,7 @@ from torch import nn
 
 import torchtap as tt
 from torchtap.runs.tables.columns import DEFAULT_COLUMNS, ROW_COLUMNS, TABLE_COLUMNS
-from torchtap.stats.numbers import NAMES
+from torchtap.stats.named_numbers import NAMES
 
 NUM_SITES = 6
 FORMATS = {

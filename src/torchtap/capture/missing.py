@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -12,12 +11,12 @@ from torch import nn
 from torchtap.capture.compiled import NOT_IN_GRAPHS
 from torchtap.core.absence import Absence, Absences
 from torchtap.core.errors import SiteError
-from torchtap.core.modules import every_module
+from torchtap.core.module_paths import every_module
 from torchtap.core.plan import Plan
 from torchtap.core.ports import FLOW_PORTS, STATE_PORTS
 from torchtap.core.site import Site
 from torchtap.core.text import plural
-from torchtap.core.torch_private import is_compiled_module
+from torchtap.core.torch_private import imported_dynamo, is_compiled_module
 from torchtap.hooks.site_state import SiteState, Tap
 from torchtap.runs.records import overwritten
 
@@ -69,7 +68,8 @@ class Missing:
 
     def note_mixed(self) -> None:
         """Note it if a sink has values of another watch in the step that is running."""
-        if self.has_begun and self._engine.step in self._delivery.steps_before:
+        before = self._delivery.steps_before
+        if before and self.has_begun and self._engine.step in before:
             self._mixed_steps.add(self._engine.step)
 
     def check_marks(self) -> None:
@@ -207,11 +207,6 @@ class Missing:
             )
 
 
-def is_compiler_used() -> bool:
-    """Return whether anything in this process may have been compiled."""
-    return "torch._dynamo" in sys.modules
-
-
 def why_not_called(plan: Plan, path: str, *, model_ran: bool, verb: str) -> str:
     """Return a reason for a module without a call.
 
@@ -223,7 +218,7 @@ def why_not_called(plan: Plan, path: str, *, model_ran: bool, verb: str) -> str:
     """
     if is_container(plan, path):
         return "it has no forward: a container is never called"
-    compiled = is_compiler_used()
+    compiled = imported_dynamo() is not None
     first = f"{verb} before the first compiled call, or call torch.compiler.reset()"
     if not model_ran:
         hint = f" (or it was compiled before: {first})" if compiled else ""
@@ -258,7 +253,8 @@ def _why_missing(state: SiteState) -> str | None:
     if state.seen:
         return f"no gradient arrived for {missing} of {state.expected} calls"
     if missing > 0:
-        inside = ", is computed from it inside a compiled graph only" if is_compiler_used() else ""
+        compiled = imported_dynamo() is not None
+        inside = ", is computed from it inside a compiled graph only" if compiled else ""
         return (
             f"no gradient arrived: no backward was run, the loss does not depend on it{inside}, or "
             f"it is a view that was overwritten later"

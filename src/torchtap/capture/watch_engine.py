@@ -19,7 +19,7 @@ from torchtap.capture.copy_policy import ALIAS
 from torchtap.capture.delivery import SinkDispatch
 from torchtap.capture.training_facts import TrainingFacts
 from torchtap.capture.watched_calls import WatchedCalls, WatchOptions
-from torchtap.core.modules import Places
+from torchtap.core.module_paths import Places
 from torchtap.core.ports import STATE_PORTS
 from torchtap.core.site import Site
 from torchtap.hooks.calls import outermost_parts
@@ -116,6 +116,7 @@ class WatchEngine:
         """Start ``step``; gradients still to come keep the step they belong to."""
         if not self._was_recording and not recording:
             self._number_step(step)
+            self.hooks.rest()
             return  # Nothing was recorded, and nothing will be.
         calls = self.calls
         calls.end_pass()
@@ -125,6 +126,8 @@ class WatchEngine:
         self._record(recording)
         self._was_recording = recording
         calls.begin_step()
+        if not recording:
+            self.hooks.rest()
 
     def _number_step(self, step: int) -> None:
         calls = self.calls
@@ -144,6 +147,8 @@ class WatchEngine:
 
     def _record(self, recording: bool) -> None:
         calls = self.calls
+        if recording:
+            self.hooks.wake()
         calls.recording = calls.state.recording = calls.optimizers.recording = recording
 
     def detach(self) -> None:

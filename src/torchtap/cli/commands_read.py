@@ -184,7 +184,7 @@ def stats(
 def _listed_columns(path: str) -> list[str]:
     """Every column with what it is; of a run that is there also its further statistics."""
     from torchtap.runs.tables.columns import ROW_COLUMNS
-    from torchtap.stats.numbers import NAMES
+    from torchtap.stats.named_numbers import NAMES
 
     said = {**{name: one.meaning for name, one in NAMES.items()}, **ROW_COLUMNS}
     if Path(path).exists():

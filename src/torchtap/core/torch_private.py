@@ -298,6 +298,8 @@ def checkpoint_inputs(unpack_hook: Any) -> tuple[int, list[Any]]:
     """
     names = getattr(getattr(unpack_hook, "__code__", None), "co_freevars", ())
     for name, cell in zip(names, getattr(unpack_hook, "__closure__", None) or (), strict=False):
+        # The hook is a closure of _checkpoint_hook (torch/utils/checkpoint.py), and the frame of
+        # the checkpoint one of its variables: nothing else leads to it.
         if name == "frame":
             frame = cell.cell_contents
             kept = [one for one in frame.saved_args if isinstance(one, saved_tensor_class)]
@@ -476,6 +478,8 @@ def run_uncompiled(function: Any) -> None:
     action = getattr(eval_frame, "_FrameAction", None)
     strategy = getattr(eval_frame, "_FrameExecStrategy", None)
     if action is not None and strategy is not None:
+        # By the code object: Dynamo decides for each frame that CPython runs, and a frame knows its
+        # code alone.
         eval_frame.set_code_exec_strategy(function.__code__, strategy(action.SKIP, action.SKIP))
 
 
@@ -516,6 +520,8 @@ def set_default(config: Any, name: str, value: Any) -> Any:
         name: of the setting.
         value: the new default.
     """
+    # The entry holds the default; what a thread assigned lies in a ContextVar beside it, and hides
+    # the default from that thread.
     entry = getattr(config, "_config", {}).get(name)
     if entry is None:
         before = getattr(config, name)
@@ -533,9 +539,17 @@ def is_compiled_module(module: nn.Module) -> bool:
     return is_wrapper or getattr(module, "_compiled_call_impl", None) is not None
 
 
+def imported_dynamo() -> Any:
+    """Dynamo, or ``None`` while nothing imported it: then nothing was compiled in this process.
+
+    ``import torch`` leaves it out, and the import takes seconds.
+    """
+    return sys.modules.get("torch._dynamo")
+
+
 def is_backward_compiled() -> bool:
     """Return whether compiled autograd is on: it traces backwards of compiled graphs once more."""
-    dynamo: Any = sys.modules.get("torch._dynamo")
+    dynamo = imported_dynamo()
     return dynamo is not None and (
         dynamo.config.compiled_autograd or dynamo.compiled_autograd.compiled_autograd_enabled
     )
@@ -792,6 +806,8 @@ def _forwards() -> Mapping[CodeType, bool]:
     global _classes, _codes
     classes: list[Any] = [torch.autograd.Function]
     for kind in classes:
+        # While it is walked, so that subclasses of subclasses come too; by type, since a metaclass
+        # may define the name.
         classes += type.__subclasses__(kind)
     # Programs make such classes at any time, and this is asked at each evaluation forward.
     if classes != _classes:
@@ -841,7 +857,7 @@ for _part in ("_inject_new_class", "_inject_property"):
     _note(
         f"torch.nn.utils.parametrize.{_part}",
         "makes the class of a parametrised module again, when a saved call is read. Called in "
-        "diagnosis/calls/standalone/reading.py, which stands in exported scripts",
+        "diagnosis/calls/standalone/read_call.py, which stands in exported scripts",
         without="a saved call of a parametrised module is not read, and the message names it",
     )
 

@@ -10,7 +10,7 @@ from torchtap.core.absence import Absence
 from torchtap.core.closable import Closable
 from torchtap.core.doors import require
 from torchtap.core.errors import EditError, InputError
-from torchtap.core.modules import Where, modules_of
+from torchtap.core.module_paths import Where, modules_of
 from torchtap.core.plan import Plan, make_plan
 from torchtap.core.printed_page import Grid, Line, Listed, Page, Printed
 from torchtap.core.site import Site

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from torchtap.core.errors import EditError, InputError
-from torchtap.core.modules import Where, several
+from torchtap.core.module_paths import Where, several
 from torchtap.core.plan import Plan
 from torchtap.core.ports import BY_NAME, EDITABLE_PORTS
 from torchtap.core.site import Pattern, Site

@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from torchtap.core.doors import require
-from torchtap.core.modules import walked_once
+from torchtap.core.module_paths import walked_once
 from torchtap.core.text import count
 from torchtap.explain.attributions.attribution_result import AttributionResult
 from torchtap.explain.attributions.explained_input import ExplainedInput

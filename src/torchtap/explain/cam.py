@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from torchtap.core.doors import require
 from torchtap.core.errors import InputError
-from torchtap.core.modules import Where, walked_once
+from torchtap.core.module_paths import Where, walked_once
 from torchtap.core.site import Site
 from torchtap.core.tensors import kind_of
 from torchtap.explain.cams.activations import gradients_at, values_at

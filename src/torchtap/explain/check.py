@@ -17,7 +17,7 @@ from torchtap.explain.checks.check_result import Check, Of
 from torchtap.explain.checks.curves import Orders, curve, num_runs
 from torchtap.explain.checks.perturb import Ground, blurred, ground_of, mean_fill, varied
 from torchtap.explain.checks.randomise import randomised
-from torchtap.explain.checks.ranks import spearman
+from torchtap.explain.checks.rank_agreement import spearman
 
 if TYPE_CHECKING:
     from torchtap.explain.maps.map_values import MapValues

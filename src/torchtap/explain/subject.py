@@ -13,7 +13,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.nn.parameter import is_lazy
 
 from torchtap.core.errors import InputError
-from torchtap.core.modules import modules_of, walked_once
+from torchtap.core.module_paths import modules_of, walked_once
 from torchtap.core.plan import make_plan
 from torchtap.core.preserved import gradients_set_aside, preserved
 from torchtap.core.rebuild import replace_arguments

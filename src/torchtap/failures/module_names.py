@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from torchtap.core.modules import every_module, modules_of, unwrapped
+from torchtap.core.module_paths import every_module, modules_of, unwrapped
 from torchtap.core.text import elide
 from torchtap.failures.traceback_frame import TracebackFrame
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from torchtap.core.doors import require
 from torchtap.core.errors import InputError
-from torchtap.core.modules import is_container, modules_of
+from torchtap.core.module_paths import is_container, modules_of
 from torchtap.core.preserved import preserved
 from torchtap.core.tensors import kind_of
 from torchtap.core.torch_private import is_compiled_module

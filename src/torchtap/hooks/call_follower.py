@@ -20,7 +20,8 @@ from torchtap.core.stack_frames import innermost_frames, is_on_stack
 from torchtap.hooks.fused import FusedEncoderGuard
 from torchtap.hooks.guards import renumber
 from torchtap.hooks.hook_order import put_by_role
-from torchtap.hooks.module_hook import Handle, ModuleHook
+from torchtap.hooks.module_handle import Handle
+from torchtap.hooks.module_hook import ModuleHook
 from torchtap.hooks.site_state import Tap
 
 
@@ -118,6 +119,8 @@ class CallFollower(Generic[OneCall]):
         self.running: CallStack[OneCall] = RunningCalls() if running is None else running
         self._before: list[Any] = []
         self._others: list[Any] = []
+        self._on_modules: list[Handle] = []
+        self._are_resting = False
         self._fused: FusedEncoderGuard | None = None
 
     def put_on(
@@ -148,14 +151,24 @@ class CallFollower(Generic[OneCall]):
             handle = module.register_forward_pre_hook(
                 before, with_kwargs=before.with_kwargs, prepend=is_first
             )
+            # ``prepend`` has put it before all others, whatever their roles.
             order = None if is_first else module._forward_pre_hooks
-            self._before.append(_kept(handle, order, number))
+            self._before.append(self._kept(handle, order, number))
         if after is not None:
             handle = module.register_forward_hook(
                 after, with_kwargs=after.with_kwargs, always_call=after.always_call
             )
-            self._others.append(_kept(handle, module._forward_hooks, number))
+            self._others.append(self._kept(handle, module._forward_hooks, number))
         return True
+
+    def _kept(self, made: RemovableHandle, table: Any, number: int | None) -> Handle:
+        if number is not None:
+            renumber(made, number)
+        handle = Handle(made)
+        if table is not None:
+            put_by_role(table, handle.id)
+        self._on_modules.append(handle)
+        return handle
 
     def keep_fused_kernels(self, taps: Mapping[str, Tap], modules: Mapping[str, nn.Module]) -> None:
         """Let encoder layers with hooks of this owner run their fused kernel all the same.
@@ -171,25 +184,33 @@ class CallFollower(Generic[OneCall]):
         """Remove these handles together with the module hooks."""
         self._others += handles
 
+    def rest(self) -> None:
+        """Take the hooks on modules out of their tables, until they are woken."""
+        if not self._are_resting:
+            self._are_resting = True
+            for handle in self._on_modules:
+                handle.rest()
+
+    def wake(self) -> None:
+        """Put the hooks that rest back where they belong."""
+        if self._are_resting:
+            self._are_resting = False
+            for handle in self._on_modules:
+                handle.wake()
+
     def release(self) -> None:
         """Take every hook off."""
+        # Pre-hooks go first: a call that another thread begins in between would be entered and
+        # never left.
         self.remove_pre_hooks()
         _remove(self._others)
+        self._on_modules.clear()
         if self._fused is not None:
             self._fused.release()
 
     def remove_pre_hooks(self) -> None:
         """Remove the pre-hooks. New calls are not followed; running calls still end normally."""
         _remove(self._before)
-
-
-def _kept(made: RemovableHandle, table: Any, number: int | None) -> Handle:
-    if number is not None:
-        renumber(made, number)
-    handle = Handle(made)
-    if table is not None:
-        put_by_role(table, handle.id)
-    return handle
 
 
 def _remove(handles: list[Any]) -> None:

@@ -23,7 +23,8 @@ from torch.nn import TransformerEncoderLayer
 from torch.nn.modules import transformer
 
 from torchtap.core.torch_private import script_as
-from torchtap.hooks.module_hook import EDIT, NEEDED, Handle, Keywords, ModuleHook, keep_dynamo_out
+from torchtap.hooks.module_handle import Handle
+from torchtap.hooks.module_hook import EDIT, NEEDED, Keywords, ModuleHook, keep_dynamo_out
 from torchtap.hooks.site_state import Tap
 
 REASON = (

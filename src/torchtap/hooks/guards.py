@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import sys
 import threading
+import weakref
 from collections.abc import Iterable
 from typing import Any
 
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from torchtap.core.torch_private import set_default
+from torchtap.core.after_import import after_import
+from torchtap.core.torch_private import imported_dynamo, set_default
 
 _NAME = "skip_nnmodule_hook_guards"
 
@@ -29,10 +31,11 @@ _numbers: list[int] = []
 class HookGuards:
     """One request that code compiled from now on, in any thread, is guarded on hook tables."""
 
-    __slots__ = ("_is_held", "_is_over")
+    __slots__ = ("__weakref__", "_is_held", "_is_over", "_stop_waiting")
 
     def __init__(self) -> None:
         self._is_held = self._is_over = False
+        self._stop_waiting: weakref.finalize[..., HookGuards] | None = None
 
     def hold(self) -> None:
         """Ask for guards on hook tables, if Dynamo is imported by now. Cheap to call again.
@@ -46,8 +49,29 @@ class HookGuards:
                 self._is_held = True
                 _count(1)
 
+    def hold_in_time(self) -> None:
+        """Ask for guards now, or as soon as Dynamo is imported. Cheap to call again.
+
+        Hooks that are not in their tables now tell nobody that a model is compiled.
+        """
+        self.hold()
+        if self._is_held or self._is_over or self._stop_waiting is not None:
+            return
+        own = weakref.ref(self)
+
+        def hold() -> None:
+            guards = own()
+            if guards is not None:
+                guards.hold()
+
+        # Also of a watch that is never closed.
+        self._stop_waiting = weakref.finalize(self, after_import("torch._dynamo", hold))
+        self._stop_waiting.atexit = False
+
     def release(self) -> None:
         """Withdraw the request, for good."""
+        if self._stop_waiting is not None:
+            self._stop_waiting()
         with _lock:
             self._is_over = True
             if self._is_held:
@@ -68,7 +92,7 @@ def _count(change: int) -> None:
     the thread that holds first.
     """
     global _num_holders, _before, _is_overridden
-    dynamo: Any = sys.modules.get("torch._dynamo")
+    dynamo = imported_dynamo()
     if dynamo is None:  # The interpreter is shutting down.
         return
     config = dynamo.config

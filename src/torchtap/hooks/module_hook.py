@@ -1,29 +1,20 @@
-"""A hook of ours on a module. A copy or a pickle of the model has none of them.
+"""A hook of ours on a module, and its role.
 
-``copy.deepcopy`` and pickle ask an object itself how it is copied before they ask its class. So
-while a hook table of a module holds a hook of ours (:class:`Handle`), the table answers as its twin
-without ours would. A hook that is copied by itself, past such a table, becomes a no-op: a bound
-method of the standard library, so that a saved model loads where torchtap is not installed.
+A copy or a pickle of a model has none of them, see :mod:`torchtap.hooks.module_handle`. A hook that
+is copied by itself, past its table, becomes a no-op: a bound method of the standard library, so
+that a saved model loads where torchtap is not installed.
 """
 
 from __future__ import annotations
 
 import contextlib
-import copy
-import weakref
-from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, ClassVar, Generic, TypeVar
-
-from torch.utils.hooks import RemovableHandle
 
 from torchtap.core.torch_private import run_uncompiled
 from torchtap.hooks.site_state import Tap
 
 Owner = TypeVar("Owner")
-
-Table = OrderedDict[int, Any]
-
 
 VALUES = (
     "torchtap: tt.watch keeps values, and a compiled graph hands none out. Watch with "
@@ -49,79 +40,6 @@ HOOK = (
     "compiled will do"
 )
 """Why a graph breaks at a hook of ours, for the error of ``fullgraph=True``."""
-
-
-class Handle:
-    """The handle of a hook of ours on a module, which no copy and no pickle of the module has."""
-
-    __slots__ = ("_handle",)
-
-    def __init__(self, handle: RemovableHandle) -> None:
-        self._handle = handle
-        for table in self._tables():
-            own = _OwnEntries.of(table) or _OwnEntries(table)
-            own.keys.add(handle.id)
-
-    @property
-    def id(self) -> int:
-        """Return the key of the hook in its table."""
-        return self._handle.id
-
-    def remove(self) -> None:
-        """Take the hook off, and with the last one of ours all that was put on the tables."""
-        self._handle.remove()
-        for table in self._tables():
-            own = _OwnEntries.of(table)
-            if own is not None:
-                own.discard(self._handle.id)
-
-    def _tables(self) -> Iterator[Table]:
-        """Yield the table of hooks, and those in which PyTorch notes how to call each hook."""
-        for ref in (self._handle.hooks_dict_ref, *self._handle.extra_dict_ref):
-            table = ref()
-            if isinstance(table, OrderedDict):
-                yield table
-
-
-class _OwnEntries:
-    """Our own entries of one hook table; its methods stand on the table as attributes."""
-
-    __slots__ = ("_table", "keys")
-
-    def __init__(self, table: Table) -> None:
-        self._table = weakref.ref(table)  # No cycle: a model that is dropped is gone at once.
-        self.keys: set[int] = set()
-        vars(table).update(__deepcopy__=self.deepcopy, __reduce_ex__=self.reduce)
-
-    @staticmethod
-    def of(table: Table) -> _OwnEntries | None:
-        """Return the ``_OwnEntries`` of a table, if any of its entries are ours."""
-        own = getattr(vars(table).get("__reduce_ex__"), "__self__", None)
-        return own if isinstance(own, _OwnEntries) else None
-
-    def discard(self, key: int) -> None:
-        """An entry of ours is gone; with the last one go the attributes."""
-        self.keys.discard(key)
-        table = self._table()
-        if table is not None and not self.keys:
-            del vars(table)["__deepcopy__"], vars(table)["__reduce_ex__"]
-
-    def deepcopy(self, memo: dict[int, Any]) -> Any:
-        """Copy the table without our entries, for ``copy.deepcopy``."""
-        return copy.deepcopy(self._others(), memo)
-
-    def reduce(self, protocol: int) -> Any:
-        """Reduce the table without our entries, for pickle."""
-        return self._others().__reduce_ex__(protocol)
-
-    def _others(self) -> Table:
-        table = self._table()
-        assert table is not None  # It is being asked.
-        others = OrderedDict((key, hook) for key, hook in table.items() if key not in self.keys)
-        attributes = vars(table).items()
-        ours = ("__deepcopy__", "__reduce_ex__")
-        vars(others).update((name, held) for name, held in attributes if name not in ours)
-        return others
 
 
 Keywords = dict[str, Any] | None
@@ -210,5 +128,7 @@ def keep_dynamo_out(*functions: Any, reason: str = HOOK) -> None:
     """
     run_as_it_is(*functions)
     for function in functions:
+        # As torch.compiler.disable sets it, less the wrapper that it makes, through which every
+        # eager call would go.
         function._torchdynamo_disable = True
         function._torchdynamo_disable_msg = reason

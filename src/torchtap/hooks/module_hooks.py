@@ -120,6 +120,11 @@ class ModuleHooks(CallFollower[OneCall]):
             if tap is not None:
                 tap.restart()
 
+    def rest(self) -> None:
+        """Take the hooks out of their tables; code that is compiled meanwhile depends on that."""
+        self.guards.hold_in_time()
+        super().rest()
+
     def release(self) -> None:
         """Take every hook off."""
         super().release()

@@ -11,9 +11,10 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from torchtap.capture.watch import Every, To
+from torchtap.capture.watch import To
+from torchtap.capture.watch_handle import Every
 from torchtap.core.distributed import sharded_parameters
-from torchtap.core.modules import Where
+from torchtap.core.module_paths import Where
 from torchtap.core.preserved import mode_of
 from torchtap.core.torch_private import current_task
 from torchtap.hooks.call_follower import CallFollower, EntryHook

@@ -20,7 +20,7 @@ from torchtap.integrations.logged_step import (
 from torchtap.runs.about import About
 from torchtap.runs.run import Run
 from torchtap.runs.select import Where
-from torchtap.stats.numbers import NAMES, further_of
+from torchtap.stats.named_numbers import NAMES, further_of
 
 if TYPE_CHECKING:
     from torchtap.stats.series import Series

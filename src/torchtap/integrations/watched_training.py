@@ -14,10 +14,11 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from torchtap.capture.watch import Every, To, Watch, watch as open_watch
+from torchtap.capture.watch import To, watch as open_watch
+from torchtap.capture.watch_handle import Every, Watch
 from torchtap.core.distributed import num_ranks
 from torchtap.core.errors import CaptureError, TorchtapError
-from torchtap.core.modules import Where
+from torchtap.core.module_paths import Where
 from torchtap.runs.file_name import refuse_other_kind
 from torchtap.runs.run import Run
 from torchtap.runs.single_file.write_run import with_rank

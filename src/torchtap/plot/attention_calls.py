@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from torchtap.core.modules import modules_of
+from torchtap.core.module_paths import modules_of
 from torchtap.core.preserved import preserved
 from torchtap.core.torch_private import is_compiled_module
 from torchtap.core.tree import argument_leaves

@@ -19,7 +19,7 @@ from torchtap.runs.records import Places
 from torchtap.runs.select import Where
 from torchtap.stats import read_series
 from torchtap.stats.catalogue.results import Extra
-from torchtap.stats.numbers import NAMES, as_number, further_of, value_of
+from torchtap.stats.named_numbers import NAMES, as_number, further_of, value_of
 from torchtap.stats.row_columns import COLUMNS
 from torchtap.stats.statistics import Statistics, other_shape, why_no_ratio
 

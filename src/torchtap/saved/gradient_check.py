@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from torchtap.core.errors import InputError, OffloadError
-from torchtap.core.modules import modules_of
+from torchtap.core.module_paths import modules_of
 from torchtap.core.preserved import preserved
 from torchtap.core.printed_page import Page, Printed
 from torchtap.saved.offload_engine import OffloadEngine

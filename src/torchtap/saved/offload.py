@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torchtap.core.closable import Closable, abandon
 from torchtap.core.doors import require
 from torchtap.core.errors import InputError, OffloadError
-from torchtap.core.modules import Where, modules_of, several
+from torchtap.core.module_paths import Where, modules_of, several
 from torchtap.core.plan import make_plan
 from torchtap.core.site import Pattern
 from torchtap.core.text import plural

@@ -17,7 +17,7 @@ from torchtap.capture.watch import watch
 from torchtap.core.absence import Absence
 from torchtap.core.doors import require
 from torchtap.core.errors import InputError
-from torchtap.core.modules import modules_of
+from torchtap.core.module_paths import modules_of
 from torchtap.core.outline import outline
 from torchtap.core.preserved import preserved
 from torchtap.core.printed_page import BLANK, Grid, Line, Page, Printed

@@ -3,15 +3,15 @@
 In the order in which they are read: :mod:`~torchtap.stats.sink` is ``tt.Stats``,
 :mod:`~torchtap.stats.meter` its quick way for one site, :mod:`~torchtap.stats.measure` is
 ``tt.measure``. They give :class:`~torchtap.stats.statistics.Statistics` with a
-:class:`~torchtap.stats.histogram.Histogram`; :mod:`~torchtap.stats.numbers` lists the names of all
-numbers, :mod:`~torchtap.stats.series` keeps them over steps, and
+:class:`~torchtap.stats.histogram.Histogram`; :mod:`~torchtap.stats.named_numbers` lists the names
+of all numbers, :mod:`~torchtap.stats.series` keeps them over steps, and
 :mod:`~torchtap.stats.read_series` reads them from there. ``kernels/`` compute, ``catalogue/`` are
 further statistics: the protocol for those of a user's own, and those of ``tt.stats``.
 """
 
 from torchtap.stats.catalogue.cosine import cosine as cosine
 from torchtap.stats.catalogue.effective_rank import effective_rank as effective_rank
-from torchtap.stats.catalogue.nonfinite import (
+from torchtap.stats.catalogue.first_nonfinite import (
     Occurrence as Occurrence,
     first_nonfinite as first_nonfinite,
 )

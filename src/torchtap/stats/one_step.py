@@ -12,7 +12,7 @@ from torchtap.core.errors import RunError
 from torchtap.core.site import Site
 from torchtap.stats import read_series, statistics as places
 from torchtap.stats.histogram import Histogram
-from torchtap.stats.numbers import number_of
+from torchtap.stats.named_numbers import number_of
 from torchtap.stats.row_columns import COLUMNS, WITH_WEIGHT, Column, column_of
 from torchtap.stats.series import Series
 

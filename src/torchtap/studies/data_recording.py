@@ -15,7 +15,7 @@ from torchtap.capture.watch import watch
 from torchtap.core.distributed import local, own_rank, together
 from torchtap.core.doors import require
 from torchtap.core.errors import InputError
-from torchtap.core.modules import Where, modules_of
+from torchtap.core.module_paths import Where, modules_of
 from torchtap.core.plan import make_plan
 from torchtap.core.planned_size import PlannedSize
 from torchtap.core.progress import Progress

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
 
-from torchtap.hooks.module_hook import Handle
+from torchtap.hooks.module_handle import Handle
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 from torchtap.capture.watch import watch
 from torchtap.core.doors import require
 from torchtap.core.errors import InputError
-from torchtap.core.modules import modules_of
+from torchtap.core.module_paths import modules_of
 from torchtap.core.outline import tree
 from torchtap.core.preserved import preserved
 from torchtap.core.printed_page import BLANK, Grid, Line, Page, Part, Printed

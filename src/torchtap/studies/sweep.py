@@ -11,7 +11,7 @@ from torch import nn
 
 from torchtap.core.doors import require
 from torchtap.core.errors import InputError
-from torchtap.core.modules import Where
+from torchtap.core.module_paths import Where
 from torchtap.core.plan import can_take
 from torchtap.core.progress import Progress
 from torchtap.core.user_functions import Function, name_of

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from torchtap.core.batch_rows import other_rows
 from torchtap.core.errors import EditError, InputError
-from torchtap.core.modules import Where, modules_of
+from torchtap.core.module_paths import Where, modules_of
 from torchtap.core.plan import Plan, make_plan
 from torchtap.core.preserved import preserved
 from torchtap.core.rebuild import replace

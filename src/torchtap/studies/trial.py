@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torchtap.core.distributed import is_distributed, local, num_ranks, sharded_parameters
 from torchtap.core.equality import same
 from torchtap.core.errors import InputError
-from torchtap.core.modules import modules_of
+from torchtap.core.module_paths import modules_of
 from torchtap.core.preserved import RandomState, mode_of, same_states
 from torchtap.core.site import Site
 from torchtap.core.torch_private import current_task, transform_running

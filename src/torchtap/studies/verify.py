@@ -13,7 +13,7 @@ from torchtap.capture.watch import watch
 from torchtap.core.absence import Absence, by_reason, reason_rows
 from torchtap.core.doors import require
 from torchtap.core.equality import has_memory, mismatch
-from torchtap.core.modules import Where
+from torchtap.core.module_paths import Where
 from torchtap.core.plan import Plan, make_plan
 from torchtap.core.ports import GRADIENT_PORTS
 from torchtap.core.printed_page import Line, Listed, Page, Part, Printed

@@ -12,7 +12,7 @@ from torch.nn.parameter import is_lazy
 from torchtap.core.closable import Closable
 from torchtap.core.doors import require
 from torchtap.core.errors import EditError, SiteError
-from torchtap.core.modules import Where, modules_of, several
+from torchtap.core.module_paths import Where, modules_of, several
 from torchtap.core.plan import Plan, make_plan
 from torchtap.core.site import Pattern, Site
 from torchtap.transfer.freeze_hooks import FreezeHooks, Gradients

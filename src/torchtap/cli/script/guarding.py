@@ -21,7 +21,7 @@ class Guarding:
 
     def found(self, model: nn.Module) -> None:
         """Guard a model; a wrapper that compiles it takes the place of the model."""
-        from torchtap.core.modules import unwrapped
+        from torchtap.core.module_paths import unwrapped
         from torchtap.diagnosis.origins.guard import guard
 
         root = unwrapped(model)

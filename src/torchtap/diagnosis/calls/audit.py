@@ -12,15 +12,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchtap.capture.unobserved import unobserved
 from torchtap.core.doors import require
 from torchtap.core.errors import InputError
-from torchtap.core.modules import is_container, modules_of
+from torchtap.core.module_paths import is_container, modules_of
 from torchtap.core.preserved import set_mode
 from torchtap.diagnosis.calls.audit_reasons import Verdict, verdict_on
 from torchtap.diagnosis.calls.capture import Capture, Captured
 from torchtap.diagnosis.calls.copies import Arguments, copied_module
 from torchtap.diagnosis.calls.record_call import attributes_kept, refuse_sharded
-from torchtap.diagnosis.calls.standalone.again import arguments_by_name, run_again, tensors_in
+from torchtap.diagnosis.calls.standalone.run_again import arguments_by_name, run_again, tensors_in
 from torchtap.diagnosis.calls.wide_arithmetic import Wide, widened
 from torchtap.hooks.uncompiled import uncompiled
 from torchtap.runs.tables.cells import Cells
@@ -113,7 +114,8 @@ def audit(
     }
     capture = Capture(called, lambda path, call: True)
     trial = Trial(modules[""], inputs, kwargs, None)
-    with uncompiled(), trial.restored(), attributes_kept(modules.values()):
+    alone = unobserved(model)
+    with uncompiled(), trial.restored(), attributes_kept(modules.values()), alone:
         trial.rewind()
         with capture:
             modules[""](*inputs, **kwargs)

@@ -14,7 +14,7 @@ from torchtap.core.record import nbytes_of
 from torchtap.core.tensors import kind_of
 from torchtap.core.text import size
 from torchtap.diagnosis.calls.copies import Arguments
-from torchtap.diagnosis.calls.standalone.again import Result, arguments_by_name, tensors_in
+from torchtap.diagnosis.calls.standalone.run_again import Result, arguments_by_name, tensors_in
 from torchtap.diagnosis.calls.standalone.surroundings import Surroundings
 
 
@@ -86,7 +86,7 @@ class Call(Printed):
         imported; the class's own constructor is not called.
 
         Args:
-            folder: where; it is made.
+            folder: where; it is made, with those above it, and an earlier call in it is replaced.
 
         Returns:
             the folder.
@@ -94,7 +94,7 @@ class Call(Printed):
         Raises:
             InputError: something cannot be written without pickle; it is named with its place.
         """
-        from torchtap.diagnosis.calls.writing import save_call
+        from torchtap.diagnosis.calls.call_folder import save_call
 
         return save_call(self, Path(folder))
 
@@ -105,7 +105,8 @@ class Call(Printed):
         is written beside it. It exits with 1 where something differs.
 
         Args:
-            script: where; the name ends in ``.py``.
+            script: where; the name ends in ``.py``. Missing folders are made, and an earlier script
+                of that name is replaced.
 
         Returns:
             the script.
@@ -113,7 +114,7 @@ class Call(Printed):
         Raises:
             InputError: something cannot be written without pickle; it is named with its place.
         """
-        from torchtap.diagnosis.calls.export import export_call
+        from torchtap.diagnosis.calls.export_call import export_call
 
         return export_call(self, Path(script))
 

@@ -14,7 +14,7 @@ from torchtap.core.inference_mode import outside_inference_mode
 from torchtap.core.preserved import mode_of
 from torchtap.core.record import FORWARD, RECOMPUTE
 from torchtap.diagnosis.calls.copies import Arguments, copied
-from torchtap.diagnosis.calls.standalone.again import held_output
+from torchtap.diagnosis.calls.standalone.run_again import held_output
 from torchtap.diagnosis.calls.standalone.surroundings import Surroundings, surroundings_now
 from torchtap.hooks.call_follower import CallFollower
 from torchtap.hooks.calls import Numbering
@@ -134,6 +134,8 @@ class Capture:
 
     def _take(self, path: str, call: int, module: nn.Module, arguments: Arguments) -> Captured:
         around = surroundings_now()
+        # Before the module runs: it may write into arguments, buffers, and weights (spectral norm
+        # does).
         twin = copied(module, *arguments, with_module=self._with_modules)
         taken = Captured(
             path=path,

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from torchtap.core.preserved import gradients_set_aside, mode_of, preserved, set_mode
 from torchtap.diagnosis.calls.capture import Captured
-from torchtap.diagnosis.calls.standalone.again import Result, run_again
+from torchtap.diagnosis.calls.standalone.run_again import Result, run_again
 
 
 def feed(

@@ -1,4 +1,4 @@
-"""How values of each kind are written as nodes; ``standalone.reading`` makes them again."""
+"""How values of each kind are written as nodes; ``standalone.read_call`` makes them again."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from torchtap.core.tensors import kind_of
+from torchtap.diagnosis.calls.call_as_json import Node, Nodes, Writers
 from torchtap.diagnosis.calls.importable import WAY, UnwritableError, in_words, name_of
-from torchtap.diagnosis.calls.nodes import Node, Nodes, Writers
 
 _TORCH = (torch.dtype, torch.layout, torch.memory_format)
 
@@ -83,6 +84,14 @@ def _partial(nodes: Nodes, value: Any) -> Node:
     return ["partial", nodes.number(value), parts]
 
 
+def _handle(nodes: Nodes, value: RemovableHandle) -> Node:
+    """A handle of a hook: it may refer to the table of a module that is not written."""
+    note = "a handle of a hook in it removes nothing where the call is read again"
+    if note not in nodes.notes:
+        nodes.notes.append(note)
+    return ["handle", nodes.number(value)]
+
+
 def _refuse_iterator(nodes: Nodes, value: Any) -> Node:
     raise UnwritableError(f"it is {in_words(value)}, which can be read only once; {WAY}")
 
@@ -141,6 +150,7 @@ WRITERS: Writers = (
     (range, lambda nodes, value: ["range", value.start, value.stop, value.step]),
     (type(...), lambda nodes, value: ["ellipsis"]),
     (weakref.ReferenceType, _weak),
+    (RemovableHandle, _handle),
     (functools.partial, _partial),
     (logging.Logger, lambda nodes, value: ["logger", value.name]),
     (types.MethodType, _method),

@@ -18,7 +18,7 @@ from torchtap.core.printed_page import Line, Listed, Page, Part, Printed
 from torchtap.core.text import plural
 from torchtap.diagnosis.calls.call import Call, title_of
 from torchtap.diagnosis.calls.copies import Arguments, copied_module
-from torchtap.diagnosis.calls.standalone.again import (
+from torchtap.diagnosis.calls.standalone.run_again import (
     Result,
     arguments_by_name,
     differences,
@@ -123,7 +123,7 @@ def replayed(call: Call | str | Path, *, module: nn.Module | None = None) -> Rep
             f"of a saved call."
         )
     if not isinstance(call, Call):
-        from torchtap.diagnosis.calls.writing import load_call
+        from torchtap.diagnosis.calls.call_folder import load_call
 
         call = load_call(Path(call))
     twin, arguments = _prepared(call, module)

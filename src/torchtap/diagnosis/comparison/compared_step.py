@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torchtap.diagnosis.comparison.alignment import Pair
-from torchtap.diagnosis.comparison.containers import Alone
+from torchtap.diagnosis.comparison.code_between_calls import Alone
 from torchtap.diagnosis.comparison.first_divergence import Divergence
 from torchtap.diagnosis.comparison.renaming import near_misses
 from torchtap.diagnosis.comparison.result import Comparison

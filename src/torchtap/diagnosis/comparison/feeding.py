@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from torchtap.diagnosis.calls.capture import Captured
 from torchtap.diagnosis.calls.feed import feed
-from torchtap.diagnosis.calls.standalone.again import Result, tensors_in
+from torchtap.diagnosis.calls.standalone.run_again import Result, tensors_in
 from torchtap.diagnosis.comparison.distance import Distance, Values, distance
 from torchtap.diagnosis.comparison.given_inputs import changed_tensors, given_inputs
 from torchtap.diagnosis.comparison.parameter_pairs import ParameterPair

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from torchtap.diagnosis.calls.capture import Captured
 from torchtap.diagnosis.calls.copies import Arguments
-from torchtap.diagnosis.calls.standalone.again import arguments_by_name, tensors_in
+from torchtap.diagnosis.calls.standalone.run_again import arguments_by_name, tensors_in
 
 
 def given_inputs(one: Captured, two: Captured, *, dtypes: bool = False) -> Arguments | None:

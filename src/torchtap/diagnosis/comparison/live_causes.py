@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from torchtap.diagnosis.comparison.alignment import Pair
-from torchtap.diagnosis.comparison.containers import Alone, between
+from torchtap.diagnosis.comparison.code_between_calls import Alone, between
 from torchtap.diagnosis.comparison.experiments import Found, experiment
 from torchtap.diagnosis.comparison.feeding import Feeder
 from torchtap.diagnosis.comparison.run_rows import Compared, lacking

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from torchtap.core.ports import BY_NAME
-from torchtap.diagnosis.comparison.containers import Alone, between
+from torchtap.diagnosis.comparison.code_between_calls import Alone, between
 from torchtap.diagnosis.comparison.distance import distance
 from torchtap.diagnosis.comparison.rounding import rounding
 from torchtap.diagnosis.comparison.run_rows import (

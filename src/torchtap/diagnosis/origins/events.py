@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
+from torchtap.core.distributed import local
 from torchtap.core.tensors import storage_id
 from torchtap.diagnosis.origins.origin import Origin, Passage
 from torchtap.diagnosis.origins.values import badness
@@ -28,6 +29,7 @@ class Event:
         parents: of the values that it took and that were not finite.
         is_meant: whether the program asked for this very value, as for a mask of -Inf.
         is_new: whether it made what it was not given: of finite values, or a NaN of an Inf.
+        batch: number of the call of the model that ran, where several are replayed.
     """
 
     number: int
@@ -35,6 +37,7 @@ class Event:
     parents: Sequence[Event] = ()
     is_meant: bool = False
     is_new: bool = True
+    batch: int | None = None
 
     def above(self) -> Iterator[Event]:
         """Yield this event and all that it follows from, each once."""
@@ -60,6 +63,7 @@ class Event:
         """Return the operations from a root to this event, by the shortest way."""
         ways: dict[int, Event | None] = {self.number: None}
         waiting = [self]
+        # Breadth first, while it grows: the shortest way from the root is told.
         for event in waiting:
             if event is root:
                 break
@@ -88,9 +92,14 @@ class Events:
     """The events of one traced step, by the memory that holds what is not finite.
 
     Tensors in which anything is not finite are kept alive: no address is used twice.
+
+    Attributes:
+        made: in their order.
+        batch: number of the call of the model that runs, for the events that are added.
     """
 
     made: list[Event] = field(default_factory=list)
+    batch: int | None = None
     _held: dict[int, list[_Held]] = field(default_factory=dict)
 
     def add(
@@ -102,13 +111,14 @@ class Events:
         is_new: bool = True,
     ) -> Event:
         """Note an operation."""
-        event = Event(len(self.made), origin, parents, is_meant, is_new)
+        event = Event(len(self.made), origin, parents, is_meant, is_new, self.batch)
         self.made.append(event)
         return event
 
     def hold(self, tensor: Tensor, event: Event) -> None:
         """Note that what is not finite in a tensor is by an event."""
         key, own = _key(tensor), _Held(event, tensor)
+        # One event for each part of the memory: the last operation that wrote it counts.
         held = [one for one in self._held.get(key, ()) if not _same_part(one.tensor, tensor)]
         self._held[key] = [*held, own]
 
@@ -126,6 +136,7 @@ class Events:
             return None
         exact = [one.event for one in held if _same_part(one.tensor, tensor)]
         near = [one.event for one in held if _overlap(one.tensor, tensor)]
+        # A view of another shape overlaps what was held under its base's shape.
         found = exact or near or [one.event for one in held]
         return found[-1] if exact else min(found, key=lambda one: (one.is_meant, one.number))
 
@@ -143,14 +154,18 @@ class Events:
         if not pairs:
             return None
         root, end = min(pairs, key=lambda pair: (pair[0].is_meant, pair[0].number))
-        return replace(root.origin, way=end.way_from(root))
+        return replace(root.origin, way=end.way_from(root), micro_batch=root.batch)
 
 
 def _key(tensor: Tensor) -> int:
+    """The memory of a tensor; of a ``DTensor`` that of the part that this rank holds."""
+    tensor = local(tensor)[0]
+    # What has no storage of its own (sparse, wrapped) is told apart as an object, which is held.
     return storage_id(tensor) or id(tensor)
 
 
 def _same_part(one: Tensor, two: Tensor) -> bool:
+    one, two = local(one)[0], local(two)[0]
     if one.layout is not two.layout or one.numel() != two.numel():
         return False
     if not storage_id(one):
@@ -160,6 +175,7 @@ def _same_part(one: Tensor, two: Tensor) -> bool:
 
 def _overlap(one: Tensor, two: Tensor) -> bool:
     """Return whether the ranges of memory of two tensors of one storage overlap."""
+    one, two = local(one)[0], local(two)[0]
     if not storage_id(one) or not storage_id(two):
         return True
     (start, end), (other_start, other_end) = _range(one), _range(two)

@@ -13,13 +13,13 @@ from torch.optim import Optimizer
 from torchtap.core.closable import Closable
 from torchtap.core.doors import require
 from torchtap.core.errors import CaptureError, InputError
-from torchtap.core.modules import Where
+from torchtap.core.module_paths import Where
 from torchtap.core.record import Sink
 from torchtap.diagnosis.origins.guard_engine import GuardEngine
-from torchtap.diagnosis.origins.hits import Hits, On
+from torchtap.diagnosis.origins.nonfinite_steps import Hits, On
 from torchtap.diagnosis.origins.origin import Origin
-from torchtap.diagnosis.origins.ranks import Ranks
 from torchtap.diagnosis.origins.recorder import Recorder
+from torchtap.diagnosis.origins.verdict_of_ranks import Ranks
 from torchtap.runs.step_notes import checked_ids
 
 
@@ -56,7 +56,7 @@ class Guard(Closable):
 
     @property
     def skipped(self) -> list[int]:
-        """Return the steps that were left out."""
+        """Return the numbers of the steps that were left out; ``len`` counts them."""
         return list(self._hits.skipped)
 
     @property
@@ -66,7 +66,10 @@ class Guard(Closable):
 
     @property
     def step(self) -> int:
-        """Return the step that runs, from 0: optimizer steps of the model, with those left out."""
+        """Return the step that runs, from 0: optimizer steps of the model, with those left out.
+
+        Where several optimizers train the model (a GAN), one step of each is one step.
+        """
         return self._engine.steps.running.number
 
     def log(self, *, ids: Iterable[int | str] | Tensor | None = None, **numbers: Any) -> None:
@@ -134,12 +137,12 @@ def guard(
 ) -> Guard:
     """Stay on during a training, and say where the first NaN or Inf was made.
 
-    Before each step of an optimizer one number is looked at, the norm of the gradients, and the
-    loss if it is logged. Nothing is kept but references: what the model was called with, random
-    states, modes, and the gradients that arrived at its outputs. If something is not finite, the
-    calls are replayed eagerly and operation by operation with the weights, which are still those
-    of that step, and the operation is found that made it. Infinite gradients by which a
-    ``GradScaler`` looks for its scale are normal.
+    Before each step of an optimizer the gradients are read once, and the loss if it is logged. Of
+    the running step nothing is kept but references: what the model was called with, random states,
+    modes, and the gradients that arrived at its outputs. If something is not finite, the calls are
+    replayed eagerly and operation by operation with the weights, which are still those of that
+    step, and the operation is found that made it. Infinite gradients by which a ``GradScaler``
+    looks for its scale are normal.
 
     Faults outside of the model (the loss, clipping, the optimizer) are noticed, and not named by
     operation: ``tt.locate`` does, with the step as a function.
@@ -147,7 +150,8 @@ def guard(
     Args:
         model: any module, also compiled, or wrapped for data parallelism: then all ranks guard.
         optimizer: whose steps count; by default any that has a parameter of the model.
-        keep: how many steps are kept, the running one among them.
+        keep: how many steps are remembered, the running one among them: what was logged, and
+            whether they were finite. Calls are kept of the running step alone.
         on: ``"raise"`` a ``NonFiniteError`` before the optimizer's step; ``"warn"`` once and go on;
             ``"skip"``: leave the optimizer's step out, on all ranks; or call a function with the
             origin and go on.
@@ -163,7 +167,7 @@ def guard(
         a handle, also a context manager. ``guard.origin`` is the first origin.
 
     Raises:
-        InputError: an argument is none of these.
+        InputError: an argument is none of these, or is for the recorder, and there is none.
         NonFiniteError: from ``optimizer.step()``, with ``on="raise"``.
 
     Example:
@@ -182,6 +186,12 @@ def guard(
     if not (callable(on) or on in ("raise", "warn", "skip")):
         raise InputError(
             f"tt.guard got on={on!r}; expected 'raise', 'warn', 'skip' or a function of the origin."
+        )
+    unused = [name for name, one in (("where", where), ("ring", ring)) if one is not None]
+    if unused and record is None:
+        raise InputError(
+            f"tt.guard got {' and '.join(unused)}, which the flight recorder takes, and no "
+            f"record=FILE, which turns it on."
         )
     kind: type = type(optimizer)
     if optimizer is not None and not issubclass(kind, Optimizer):

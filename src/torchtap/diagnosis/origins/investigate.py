@@ -11,17 +11,25 @@ from torch import Tensor, nn
 from torchtap.core.blame import is_own_fault, own_fault
 from torchtap.core.distributed import is_distributed, is_part_of_flat, num_ranks, own_rank
 from torchtap.core.equality import same
+from torchtap.core.module_paths import type_names
 from torchtap.core.source_files import hash_of
+from torchtap.core.text import plural
+from torchtap.diagnosis.origins.bad_samples import bad_samples
 from torchtap.diagnosis.origins.kept_calls import Kept, KeptCall
-from torchtap.diagnosis.origins.origin import BACKWARD, FORWARD, INPUT, OPTIMIZER, PARAMETER, Origin
-from torchtap.diagnosis.origins.replay import Cut, Replay
-from torchtap.diagnosis.origins.rows import bad_rows, num_samples
+from torchtap.diagnosis.origins.origin import BACKWARD, FORWARD, OPTIMIZER, PARAMETER, Origin
+from torchtap.diagnosis.origins.replay_kept_calls import Replay
 from torchtap.diagnosis.origins.values import badness, first_bad, shown, tensors_of
 
 _SHARDED = (
-    "The model is sharded over several ranks, whose forward cannot be run by one of them alone: "
-    "tt.locate(model, step, *batch), called by all ranks, runs the whole step."
+    "The model is sharded by FullyShardedDataParallel, which gathers weights for its own forward "
+    "alone, so it is not replayed: tt.locate(model, step, *batch), called by all ranks, runs the "
+    "whole step."
 )
+_APART = (
+    "The model is sharded over several ranks, which did not call it equally often in this step, so "
+    "they cannot replay it together."
+)
+_TOGETHER_CLEAN = "The replay on all ranks together is finite."
 _NO_CALL = "No call of the model was seen in this step, so there is nothing to replay."
 _ALTERED = (
     "Replayed twice, the gradients are finite. They were finite after the backward, and are not "
@@ -36,8 +44,8 @@ _NOT_REPRODUCIBLE = (
     "Not reproducible: hardware or a race."
 )
 _OVERWRITTEN = (
-    "The replay is finite, but an argument of the model was overwritten before the replay: the "
-    "step ran on other values, so the origin cannot be found from it."
+    "The replay is finite, but an argument or a buffer of the model was overwritten before the "
+    "replay: the step ran on other values, so the origin cannot be found from it."
 )
 _FOREIGN = (
     "The replay of this model is finite, and so are the gradients of its parameters. One that its "
@@ -57,6 +65,8 @@ class Evidence:
         is_updated: whether an optimizer has changed the weights since the calls.
         was_finite: whether all was finite when the optimizer began its step before.
         ids: of the samples of the step.
+        num_dropped: calls of the step that are no longer kept, as there were too many.
+        are_equal: whether all ranks called the model equally often, and can replay it together.
     """
 
     params: Sequence[Tensor]
@@ -64,6 +74,8 @@ class Evidence:
     is_updated: bool = False
     was_finite: bool = False
     ids: Sequence[int | str] = ()
+    num_dropped: int = 0
+    are_equal: bool = True
 
 
 def investigate(
@@ -80,7 +92,7 @@ def investigate(
     Returns:
         ``None`` where the replay is clean: :func:`when_clean` says what that means.
     """
-    reason = _why_not(kept, calls)
+    reason = _why_not(kept, calls, evidence)
     if reason:
         return _unexplained(evidence, reason)
     try:
@@ -98,6 +110,13 @@ def when_clean(
     """Return what it means that the replay of a step that was not finite is finite."""
     if any(call.was_overwritten for call in calls):
         return _unexplained(evidence, _OVERWRITTEN)
+    if evidence.num_dropped:
+        note = (
+            f"The replay of the last {plural(len(calls), 'call')} of the model in this step is "
+            f"finite. {plural(evidence.num_dropped, 'earlier call')} of the step, of micro "
+            f"batches, cannot be replayed: no more are kept."
+        )
+        return _unexplained(evidence, note)
     if evidence.loss:
         note = (
             f"The logged {evidence.loss} is not finite, but the model's outputs are, and the "
@@ -105,6 +124,8 @@ def when_clean(
         )
         return replace(_unexplained(evidence, note), phase=FORWARD)
     replay = Replay(model, kept, calls)
+    if replay.needs_all_ranks:
+        return _unexplained(evidence, _TOGETHER_CLEAN)
     found, sums = replay.trace()
     if found is not None:
         return _complete(found, replay, evidence)
@@ -129,12 +150,15 @@ def _own_is_bad(model: nn.Module, calls: Sequence[KeptCall], evidence: Evidence)
     return not bad or is_lent or any(id(one) in bad for one in model.parameters())
 
 
-def _why_not(kept: Kept, calls: Sequence[KeptCall]) -> str:
+def _why_not(kept: Kept, calls: Sequence[KeptCall], evidence: Evidence) -> str:
     if not calls:
         return _NO_CALL
     held = [param for one in kept.every for param in one.parameters(recurse=False)]
-    if any(is_distributed(one) or is_part_of_flat(one) for one in held):
+    is_wrapped = any("FullyShardedDataParallel" in type_names(one) for one in kept.every)
+    if is_wrapped or any(map(is_part_of_flat, held)):
         return _SHARDED
+    if any(map(is_distributed, held)) and not evidence.are_equal:
+        return _APART
     return ""
 
 
@@ -154,46 +178,21 @@ def _complete(found: Origin, replay: Replay, evidence: Evidence) -> Origin:
     if evidence.is_updated:
         notes.append(_UPDATED)
     if any(call.was_overwritten for call in replay.calls):
-        notes.append("An argument of the model was overwritten before the replay.")
-    num = _num_samples(replay)
-    rows = _rows(found, replay, num)
-    ids = tuple(evidence.ids[row] for row in rows if row < len(evidence.ids))
+        notes.append("An argument or a buffer of the model was overwritten before the replay.")
+    samples = bad_samples(found, replay, evidence.ids, num_dropped=evidence.num_dropped)
     is_outside = found.module is None and not found.operation
     return replace(
         found,
         phase=FORWARD if evidence.loss and is_outside else found.phase,
-        rows=rows,
-        ids=ids if len(ids) == len(rows) else (),
-        num_samples=num,
+        rows=samples.rows,
+        ids=samples.ids,
+        num_samples=samples.num,
+        micro_batch=samples.micro_batch,
         cause=_cause(found, evidence),
         note=" ".join(one for one in notes if one),
         rank=own_rank()[0] if num_ranks() else None,
         file_hash=hash_of(found.file) if found.file else "",
     )
-
-
-def _num_samples(replay: Replay) -> int:
-    """Return how many samples the batch has; 0 where the step has several batches."""
-    if len(replay.calls) != 1:
-        return 0
-    call = replay.calls[0]
-    return num_samples(tensors_of((call.args, call.kwargs))) or num_samples(_whole(call))
-
-
-def _rows(found: Origin, replay: Replay, num: int) -> tuple[int, ...]:
-    """Return the samples of the batch, where the step has one batch."""
-    if found.phase in (PARAMETER, OPTIMIZER) or not num:
-        return ()
-
-    def is_clean(cut: Cut) -> bool:
-        return replay.is_clean(cut)
-
-    rows = bad_rows(num, is_clean)
-    return rows if rows or found.phase != INPUT or not found.index else found.index[:1]
-
-
-def _whole(call: KeptCall) -> list[Tensor]:
-    return [one.gradient for one in call.gradients]
 
 
 def _cause(found: Origin, evidence: Evidence) -> Origin | None:

@@ -60,6 +60,8 @@ class Origin:
         rows: the samples of the batch that are not finite when they are computed alone.
         ids: the ids of those samples, where they are known.
         num_samples: of the batch; 0 where it is not known.
+        micro_batch: which of the model's calls in the step had these samples, from 0, of those that
+            a backward came to; ``None`` where there is one, or none was replayed.
         path: operations from the origin to the loss, gradient or parameter.
         way: the same operations, each with its module and line; :meth:`graph` draws them.
         text: all of it in one paragraph.
@@ -91,6 +93,7 @@ class Origin:
     way: tuple[Passage, ...] = ()
     note: str = ""
     file_hash: str = ""
+    micro_batch: int | None = None
 
     @property
     def path(self) -> tuple[str, ...]:
@@ -198,13 +201,15 @@ def _way(origin: Origin) -> str:
 
 
 def _samples(origin: Origin) -> str:
+    batch = "the batch" if origin.micro_batch is None else f"micro batch {origin.micro_batch}"
+    # Where each sample does it, none of them is the reason.
     if len(origin.rows) in (0, origin.num_samples):
-        return ""  # Where each sample does it, none of them is the reason.
+        return "" if origin.micro_batch is None else f"It came with {batch} of the step."
     named = [str(one) for one in (origin.ids or origin.rows)]
     listed = ", ".join(named[:_MOST_ROWS]) + (", ..." if len(named) > _MOST_ROWS else "")
     count = plural(len(origin.rows), "sample")
     verb = "does" if len(origin.rows) == 1 else "do"
-    return f"{count} of the batch {verb} it alone: {listed}."
+    return f"{count} of {batch} {verb} it alone: {listed}."
 
 
 def graph_of_way(origin: Origin) -> Graph:

@@ -12,7 +12,7 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from torchtap.core.modules import every_module
+from torchtap.core.module_paths import every_module
 from torchtap.core.preserved import RandomState
 from torchtap.core.tensors import storage_id
 

@@ -14,9 +14,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from torchtap.capture.watch import Watch, note_of_step, watch
+from torchtap.capture.watch import watch
+from torchtap.capture.watch_handle import Watch, note_of_step
 from torchtap.core.distributed import num_ranks, own_rank
-from torchtap.core.modules import Where
+from torchtap.core.module_paths import Where
 from torchtap.core.record import Sink
 from torchtap.runs.memory import Memory
 

@@ -1,4 +1,4 @@
-"""Looks at the numbers of a step: one norm of the gradients, and the losses that were logged."""
+"""Looks at the numbers of a step: the gradients, once, and the losses that were logged."""
 
 from __future__ import annotations
 
@@ -14,6 +14,10 @@ from torch.optim import Optimizer
 
 from torchtap.core.distributed import PLAIN
 from torchtap.diagnosis.origins.values import are_finite, holds_numbers, strided
+from torchtap.stats.kernels import native
+
+_MOST_SCALE = 2.0**64
+"""Scale of a ``GradScaler`` up to which a loss of float32 is finite, unless it was above 1e19."""
 
 
 class OptimizedParams:
@@ -31,6 +35,7 @@ class OptimizedParams:
     def of(self, optimizer: Optimizer) -> list[Tensor]:
         """Return the parameters of an optimizer; none if it has no parameter of the model."""
         groups = optimizer.param_groups
+        # add_param_group() may be called at any time; nothing tells of it but the number.
         count = sum(len(group["params"]) for group in groups)
         known = self._known.get(optimizer)
         if known is None or known[0] != count:
@@ -41,28 +46,43 @@ class OptimizedParams:
 
 
 def gradients_are_finite(params: Sequence[Tensor]) -> bool:
-    """Return whether the gradients of parameters are finite. One number is read.
+    """Return whether the gradients of parameters are finite. They are read once."""
+    gradients = [own for one in params if (own := one.grad) is not None]
+    others: list[Tensor] = []
+    return native.are_finite(gradients, others) and _norm_is_finite(others)
+
+
+def _norm_is_finite(gradients: Sequence[Tensor]) -> bool:
+    """Return whether tensors are finite. One number is read from each device, or all are looked at.
 
     The sum of squares may overflow where no gradient does: then they are looked at one by one.
     """
-    gradients = [one.grad for one in params if one.grad is not None]
     plain = [one for one in gradients if type(one) in PLAIN and one.layout is torch.strided]
     if len(plain) < len(gradients):
         others = [one for one in gradients if not any(one is own for own in plain)]
         plain += [part for one in others for part in strided(one)]
+    # One number for all: reading each gradient's own would wait for the device as often.
     if not plain or math.isfinite(float(get_total_norm(plain))):
         return True
     return are_finite(gradients)
 
 
-def first_bad_loss(numbers: Mapping[str, Any], *, only_nan: bool = False) -> str | None:
-    """Return the name of the first logged loss that is not finite, or that is NaN."""
+def first_bad_loss(numbers: Mapping[str, Any], *, scale: float | None = None) -> str | None:
+    """Return the name of the first logged loss that is not finite.
+
+    Args:
+        numbers: that were logged, by name.
+        scale: by which a ``GradScaler`` may have multiplied it; an Inf that this may have made is
+            left out.
+    """
     for name, value in numbers.items():
         if "loss" not in name.lower():
             continue
         if isinstance(value, Tensor) and not holds_numbers(value):
             continue
         number = float(value.detach() if isinstance(value, Tensor) else value)
-        if math.isnan(number) or not (only_nan or math.isfinite(number)):
+        is_narrow = isinstance(value, Tensor) and value.dtype in (torch.float16, torch.bfloat16)
+        by_scale = scale is not None and (is_narrow or scale > _MOST_SCALE)
+        if math.isnan(number) or not (by_scale or math.isfinite(number)):
             return name
     return None

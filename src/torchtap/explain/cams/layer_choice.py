@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
 
 from torchtap.core.errors import InputError
-from torchtap.core.modules import Where, is_container, modules_of, unwrapped
+from torchtap.core.module_paths import Where, is_container, modules_of, unwrapped
 from torchtap.core.plan import make_plan
 from torchtap.core.record import FORWARD
 from torchtap.core.site import Site

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from torchtap.explain.attributions.variable import Variable
 from torchtap.explain.checks.perturb import Ground
-from torchtap.explain.checks.ranks import importance_order
+from torchtap.explain.checks.rank_agreement import importance_order
 
 
 @dataclass(frozen=True, eq=False, slots=True)

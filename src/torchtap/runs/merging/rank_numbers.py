@@ -11,14 +11,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from torchtap.core.did_you_mean import did_you_mean
 from torchtap.core.errors import RunError, SiteError
 from torchtap.core.record import steps_there
-from torchtap.core.site import Site, did_you_mean
+from torchtap.core.site import Site
 from torchtap.runs.contents import Contents
 from torchtap.runs.merging.row_comparison import aligned
 from torchtap.stats.algebra import Rows
 from torchtap.stats.measure import measure_into
-from torchtap.stats.numbers import NAMES, value_of
+from torchtap.stats.named_numbers import NAMES, value_of
 from torchtap.stats.statistics import NUM_TENSORS, ROW_WIDTH, SUM_SQUARES, empty_rows, from_row
 
 TENSOR = "torchtap.ranks"

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from torchtap.core.errors import InputError
 from torchtap.runs.rules import default
-from torchtap.runs.rules.causes import in_order
+from torchtap.runs.rules.cause_order import in_order
 from torchtap.runs.rules.diagnosis import Diagnosis
 from torchtap.runs.rules.finding import Finding
-from torchtap.runs.rules.view import NO_STEP, View, why_absent
+from torchtap.runs.rules.rule_view import NO_STEP, View, why_absent
 from torchtap.runs.run import Run
 
 Rule = Callable[[View], Iterable[Finding]]
@@ -34,8 +34,8 @@ def diagnose(
 
     Args:
         run: of a training.
-        rules: functions of a :class:`~torchtap.runs.rules.view.View`; ``tt.rules.default`` if none
-            are given.
+        rules: functions of a :class:`~torchtap.runs.rules.rule_view.View`; ``tt.rules.default`` if
+            none are given.
         since: look at steps from this one on.
 
     Returns:

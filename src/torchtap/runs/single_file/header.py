@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from torchtap.core.did_you_mean import nearest, one_of
 from torchtap.core.errors import RunError
 from torchtap.core.ports import PORTS
 from torchtap.core.record import PHASES
-from torchtap.core.site import Site, nearest, one_of
+from torchtap.core.site import Site
 from torchtap.runs.store.checksum import crc32
 from torchtap.runs.store.dtypes import STORED, is_sparse_dtype
 from torchtap.runs.store.layout import is_run_folder
@@ -268,7 +269,7 @@ def _read(file: Path, stream: Any) -> Header:
     start = stream.read(8)
     length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
     if not 2 <= length <= MOST_HEADER_BYTES:
-        raise ValueError(f"its header cannot have {length:,} bytes")
+        raise ValueError("it does not begin with the length of a header, as one does")
     raw = stream.read(length)
     header = json.loads(raw)
     if not isinstance(header, dict):

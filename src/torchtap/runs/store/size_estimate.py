@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torchtap.core.distributed import readable
-from torchtap.core.modules import state_names
+from torchtap.core.module_paths import state_names
 from torchtap.core.plan import Filter
 from torchtap.core.planned_size import PlannedSize
 from torchtap.core.ports import BY_NAME, STATE_PORTS

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from torchtap.core.site import Site
 from torchtap.core.text import NONE, Cell, count, nonfinite, number, shape, share, short_count, size
-from torchtap.stats.numbers import NAMES, is_there, value_of
+from torchtap.stats.named_numbers import NAMES, is_there, value_of
 from torchtap.stats.statistics import Statistics, sparkline
 
 

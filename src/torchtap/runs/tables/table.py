@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from torchtap.core.did_you_mean import did_you_mean
 from torchtap.core.errors import InputError
 from torchtap.core.printed_page import Page, Printed
 from torchtap.core.record import Record
-from torchtap.core.site import Site, did_you_mean
+from torchtap.core.site import Site
 from torchtap.runs.tables.cells import Cells, show_cells, sorted_cells
 from torchtap.runs.tables.columns import ROW_COLUMNS, TABLE_COLUMNS, Row as Row
 from torchtap.runs.tables.data_frames import make_frame
 from torchtap.runs.tables.table_text import MOST_ROWS, WAY_OUT, show_table
 from torchtap.stats import read_series
 from torchtap.stats.measure import measure_all, shape_of
-from torchtap.stats.numbers import NAMES, number_of
+from torchtap.stats.named_numbers import NAMES, number_of
 from torchtap.stats.series import Series
 from torchtap.stats.statistics import Statistics
 

@@ -8,7 +8,7 @@ from torchtap.core.absence import reason_rows
 from torchtap.core.printed_page import Grid, Line, Listed, Page, Part
 from torchtap.core.text import Cell, plural, shape, size
 from torchtap.runs.tables.columns import ROW_COLUMNS, Row, is_left, text_of
-from torchtap.stats.numbers import NAMES, missing_of
+from torchtap.stats.named_numbers import NAMES, missing_of
 
 MOST_ROWS = 40
 WAY_OUT = "table.to_text(limit=None, width=None)"

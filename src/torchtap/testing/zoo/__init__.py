@@ -10,9 +10,9 @@ Whatever attaches to a model should leave every specimen as it was, bit for bit.
 A file holds the specimens of one kind of trap: the forwards first, then the list.
 
 - ``nested_values``: tensors in tuples, dicts, dataclasses, caches; ``containers`` are their classes
-- ``arguments``: positions, keywords, lists, nothing, parameters
+- ``ways_of_calling``: positions, keywords, lists, nothing, parameters
 - ``several_calls``: shared, recurrent and recursive modules
-- ``in_place``: modules and callers that overwrite tensors
+- ``overwriting``: modules and callers that overwrite tensors
 - ``views``: a view or its base is written to
 - ``same_tensor``: one tensor as several arguments, or returned as it was given
 - ``grad_modes``: no_grad, inference mode, and parts without a gradient
@@ -31,19 +31,19 @@ from __future__ import annotations
 from torchtap.testing.loss import default_loss
 from torchtap.testing.net import Net
 from torchtap.testing.zoo import (
-    arguments,
     checkpoints,
     control_flow,
     dtypes_and_layouts,
     grad_modes,
-    in_place,
     inside_backward,
     nested_values,
+    overwriting,
     parameters,
     same_tensor,
     several_calls,
     torch_modules,
     views,
+    ways_of_calling,
 )
 from torchtap.testing.zoo.specimen import Specimen
 
@@ -51,9 +51,9 @@ __all__ = ["Net", "Specimen", "default_loss", "zoo"]
 
 _FAMILIES = (
     nested_values,
-    arguments,
+    ways_of_calling,
     several_calls,
-    in_place,
+    overwriting,
     views,
     same_tensor,
     grad_modes,

@@ -9,8 +9,8 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from torchtap.diagnosis.calls.standalone.again import Result, differences, run_again
-from torchtap.diagnosis.calls.standalone.reading import UnreadableError, read_call
+from torchtap.diagnosis.calls.standalone.read_call import UnreadableError, read_call
+from torchtap.diagnosis.calls.standalone.run_again import Result, differences, run_again
 
 
 def main(file: str) -> int:
