@@ -1,4 +1,4 @@
-"""What ``tt.guard`` costs a training step, of what that consists, and how fast an origin is found.
+"""Measures ``tt.guard``: its price for a training step by parts, and the time to find an origin.
 
 python benchmarks/guarding.py [--rounds 120] [--markdown FILE]
 """

@@ -1,4 +1,4 @@
-"""What the benchmarks have in common: how two sides are compared, their options, and the page."""
+"""The parts that all benchmarks share: comparing two sides, their options, and the page."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HOW = (
     "the ratios to the plain block of the same round, in time that the thread spent computing; "
     "the control is plain again to plain, and says how far to trust the row."
 )
-"""What :func:`compare` gives."""
+"""The result of :func:`compare`."""
 
 
 class Result(NamedTuple):

@@ -318,7 +318,7 @@ class ByContext(torch.autograd.Function):
 
 
 class BySetup(torch.autograd.Function):
-    """The same with a context that is set up apart."""
+    """A function whose context is set up apart."""
 
     @staticmethod
     def forward(x: Tensor) -> Tensor:
@@ -333,7 +333,7 @@ class BySetup(torch.autograd.Function):
 
 
 class Mixed(torch.autograd.Function):
-    """The same behind a decorator."""
+    """A function behind a decorator."""
 
     @staticmethod
     @torch.amp.custom_fwd(device_type="cpu")  # type: ignore[untyped-decorator]

@@ -1,4 +1,4 @@
-"""What a guard keeps of the buffers of a model before each call."""
+"""A guard keeps copies of those buffers of a model that each call writes."""
 
 from __future__ import annotations
 

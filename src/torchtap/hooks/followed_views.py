@@ -33,6 +33,7 @@ class ViewState:
     __slots__ = ("alias", "is_repaired", "version")
 
     def __init__(self, view: Tensor) -> None:
+        # detach() and not ``data``, whose version counter is its own (pytorch/pytorch#5396).
         self.alias = view.detach()  # Shares the version counter.
         self.version = view._version
         self.is_repaired = False
@@ -90,6 +91,8 @@ class _FollowedView(Generic[AnyGradient]):
             return None
         self.watch.is_repaired = True
         geometry = geometry_in_base(self.view)
+        # A hook on the tensor would be called for the node that it had when it was hooked; the
+        # gradient of the memory after the write comes to this one.
         return node.register_hook(self.gradient.on_overwritten(geometry, self.argument))
 
 

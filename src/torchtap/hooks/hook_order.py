@@ -110,6 +110,8 @@ def _home(hook: Any) -> str | None:
     """Path of the module (or mark) that a hook of ours on a tensor belongs to."""
     if not isinstance(hook, GradHook):
         return None
+    # A hook is a method of a pending gradient, which has the state, or a plain function that gets
+    # the state as its first argument: making an object for each gradient would cost more.
     bound = (getattr(getattr(hook.func, "__self__", None), "state", None), *hook.args[:1])
     return next((state.site.path for state in bound if isinstance(state, SiteState)), None)
 

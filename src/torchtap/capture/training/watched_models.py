@@ -143,6 +143,7 @@ def _variable_of(models: Sequence[nn.Module]) -> str:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if not str(frame.f_globals.get("__name__")).startswith(("torchtap.", "torch.")):
+            # A copy: f_locals of a frame that runs may change while it is read.
             for name, value in list(frame.f_locals.items()):
                 if name != "self" and any(value is model for model in models):
                     return name

@@ -166,6 +166,7 @@ class CallGradients:
                 part = part.sum_to_size(entering.shape)
             part = part.to(entering.dtype)
             before = entering.table.get(entering.name)
+            # Cloned: the engine may add to the buffer of a gradient that it hands on.
             entering.table[entering.name] = part.clone() if before is None else before + part
 
     def release(self) -> None:

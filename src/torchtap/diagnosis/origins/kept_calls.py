@@ -157,6 +157,8 @@ class Kept:
 
     def _kept(self, tap: Tap, args: tuple[Any, ...], kwargs: dict[str, Any]) -> KeptCall:
         lent: dict[str, Tensor] | None = None
+        # torch.func.functional_call lends other tensors for the length of one call: a replay has to
+        # lend them again.
         if any(map(is_not, self._params_now(), self._own_params)):
             lent = dict(self.modules[tap.path].named_parameters())
         return KeptCall(
@@ -191,6 +193,8 @@ class Kept:
         call = self.calls[-1]
         for place, tensor in enumerate(tensors_of(output)):
             if tensor.requires_grad:
+                # Weakly: the hook lives as long as the graph, and a call holds its arguments and
+                # copies.
                 hook = GradHook(_hand_on, weakref.ref(self), weakref.ref(call), place)
                 call.handles.append(tensor.register_hook(hook))  # type: ignore[no-untyped-call]
 

@@ -32,6 +32,7 @@ class OptimizedParams:
     def of(self, optimizer: Optimizer) -> list[Tensor]:
         """Return the parameters of an optimizer; none if it has no parameter of the model."""
         groups = optimizer.param_groups
+        # add_param_group() may be called at any time; nothing tells of it but the number.
         count = sum(len(group["params"]) for group in groups)
         known = self._known.get(optimizer)
         if known is None or known[0] != count:
@@ -59,6 +60,7 @@ def _norm_is_finite(gradients: Sequence[Tensor]) -> bool:
         is_wide = one.element_size() > 1  # Of a narrower one there is no norm.
         is_plain = is_wide and type(one) in PLAIN and one.layout is torch.strided
         plain += [one] if is_plain else strided(one)
+    # One number for all: reading each gradient's own would wait for the device as often.
     if not plain or math.isfinite(float(get_total_norm(plain))):
         return True
     return are_finite(gradients)

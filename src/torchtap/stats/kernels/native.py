@@ -43,7 +43,7 @@ DTYPES: dict[torch.dtype, int] = {
 }
 """Dtypes that the kernel reads, and its codes."""
 FLOATS = {dtype: code for dtype, code in DTYPES.items() if dtype.is_floating_point}
-"""Those of floating-point numbers."""
+"""Dtypes of floating-point numbers."""
 NAMES = {dtype: str(dtype).removeprefix("torch.") for dtype in DTYPES}
 
 Scratch = tuple[NDArray[np.uint16], NDArray[np.int64]]
