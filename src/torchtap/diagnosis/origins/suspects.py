@@ -50,7 +50,7 @@ def gradients_are_finite(params: Sequence[Tensor]) -> bool:
 
 
 def _norm_is_finite(gradients: Sequence[Tensor]) -> bool:
-    """Return whether tensors are finite. One number is read from each device, or all are looked at.
+    """Return whether tensors are finite. One number is read; where it is not finite, all of them.
 
     The sum of squares may overflow where no gradient does: then they are looked at one by one.
     """
