@@ -80,7 +80,7 @@ def first_bad_loss(numbers: Mapping[str, Any], *, scale: float | None = None) ->
     for name, value in numbers.items():
         if "loss" not in name.lower():
             continue
-        if isinstance(value, Tensor) and not holds_numbers(value):
+        if value is None or (isinstance(value, Tensor) and not holds_numbers(value)):
             continue
         number = float(value.detach() if isinstance(value, Tensor) else value)
         is_narrow = isinstance(value, Tensor) and value.dtype in (torch.float16, torch.bfloat16)
