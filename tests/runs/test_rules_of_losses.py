@@ -1,4 +1,4 @@
-"""What a loss and its gradient tell together: which loss it is, its sign, and what it compares."""
+"""A loss and its gradient tell together which loss it is, its sign, and what it compares."""
 
 from __future__ import annotations
 

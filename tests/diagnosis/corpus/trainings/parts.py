@@ -30,7 +30,7 @@ def flipped(loss: Loss) -> Loss:
 
 
 def on_inputs(data: Data, change: Callable[[int, Tensor], Tensor]) -> Data:
-    """The same data with other inputs, by their step."""
+    """Return the data with other inputs, by their step."""
 
     def changed(step: int) -> tuple[Tensor, Tensor]:
         x, y = data(step)
@@ -40,7 +40,7 @@ def on_inputs(data: Data, change: Callable[[int, Tensor], Tensor]) -> Data:
 
 
 def on_targets(data: Data, change: Callable[[int, Tensor], Tensor]) -> Data:
-    """The same data with other targets, by their step."""
+    """Return the data with other targets, by their step."""
 
     def changed(step: int) -> tuple[Tensor, Tensor]:
         x, y = data(step)

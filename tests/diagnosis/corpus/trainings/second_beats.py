@@ -49,7 +49,7 @@ def _focal(out: Tensor, y: Tensor) -> Tensor:
 
 
 class Pointer(nn.Module):
-    """Where the bright spot is: the mean place under a softmax over pixels (or over ``over``)."""
+    """The place of a bright spot: the mean place under a softmax over pixels (or ``over``)."""
 
     def __init__(self, over: int = 2) -> None:
         super().__init__()

@@ -24,7 +24,7 @@ def _batch(step: int) -> tuple[Tensor, Tensor]:
 
 
 def _few(step: int) -> tuple[Tensor, Tensor]:
-    """The same sixteen digits in each step, to see whether a network can learn at all."""
+    """Sixteen digits, the same in each step, to see whether a network can learn at all."""
     x, y = digits()
     return x[:16].flatten(1), y[:16]
 

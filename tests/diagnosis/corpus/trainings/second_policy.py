@@ -32,7 +32,7 @@ class Actor(nn.Module):
 
 
 def _play(model: nn.Module, *, scale: float = 1.0) -> tuple[Tensor, Tensor, Tensor]:
-    """What was seen, pushed and earned: [TIMES, BALLS, ...]."""
+    """Return what was seen, pushed and earned: [TIMES, BALLS, ...]."""
     place, speed = torch.randn(BALLS) * 1.5, torch.randn(BALLS) * 0.5
     seen, pushed, earned = [], [], []
     with torch.no_grad():
