@@ -31,6 +31,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "calls.h"
+
 #if defined(__GNUC__) && defined(__x86_64__) && defined(__linux__)
 #define DISPATCH 1
 #endif
@@ -947,6 +949,13 @@ static PyObject *py_replace(PyObject *module, PyObject *const *arguments, Py_ssi
     return none();
 }
 
+void torchtap_measure(const char *data, int64_t numel, int code, int64_t aim, int64_t threads,
+                      int replaces) {
+    if (replaces)
+        forget(POINTER(Aim, aim));
+    MEASURE(numel, take(data, numel, code, POINTER(Aim, aim), threads));
+}
+
 static PyObject *py_channels(PyObject *module, PyObject *const *arguments, Py_ssize_t given) {
     int64_t a[7];
     (void)module;
@@ -1052,7 +1061,12 @@ static struct PyModuleDef definition = {
 
 PyMODINIT_FUNC PyInit__kernel(void) {
     target = supported("");
-    return PyModule_Create(&definition);
+    PyObject *module = PyModule_Create(&definition);
+    if (module && torchtap_add_calls(module)) {
+        Py_DecRef(module);
+        return NULL;
+    }
+    return module;
 }
 
 #elif !defined(REAL)

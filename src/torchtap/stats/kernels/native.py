@@ -13,6 +13,7 @@ subnormal with its smallest.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
@@ -58,6 +59,35 @@ _LARGE = 1 << 21
 def available() -> bool:
     """Return whether the binary is there."""
     return _available
+
+
+def takes_calls() -> bool:
+    """Return whether plain calls are to be taken natively (``calls.c``), as they are where it can.
+
+    The variable ``TORCHTAP_NATIVE`` of the environment says otherwise by ``0``.
+    """
+    return _can_read_tensors and os.environ.get("TORCHTAP_NATIVE", "1") != "0"
+
+
+def _bind_tensors() -> bool:
+    exchange = getattr(Tensor, "__dlpack_c_exchange_api__", None)  # From torch 2.11 on.
+    if not _available or exchange is None or not hasattr(_kernel, "bind_tensors"):
+        return False
+    parts = Tensor, torch.nn.Parameter, Tensor.is_neg, torch.get_num_threads
+    return _kernel.bind_tensors(exchange, *parts)
+
+
+_can_read_tensors = _bind_tensors()
+
+
+def new_clock(lock: object) -> _kernel.Clock:
+    """Make the clock that native meters of one sink share."""
+    return _kernel.Clock(lock)
+
+
+def new_meter(clock: object, replaces: bool) -> _kernel.Meter:
+    """Make a native meter of a native clock."""
+    return _kernel.Meter(clock, replaces)  # type: ignore[arg-type]
 
 
 def _missing(*arguments: int) -> None:
