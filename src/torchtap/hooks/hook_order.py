@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, MutableMapping, Sequence
 from typing import Any
 
-from torchtap.hooks.module_hook import EDIT, WATCH_AFTER, WATCH_BEFORE, ModuleHook
-from torchtap.hooks.site_state import EditGradHook, GradHook, SiteState
+from torchtap.core.site import Site
+from torchtap.hooks.module_hook import EDIT, OWN_HOOKS, WATCH_AFTER, WATCH_BEFORE, ModuleHook
+from torchtap.hooks.site_state import EditGradHook, GradHook
 
 AFTER, BEFORE = "after", "before"
 ROLE_OF_WATCH = {AFTER: WATCH_AFTER, BEFORE: WATCH_BEFORE}
@@ -86,7 +87,7 @@ def put_back(
 
 
 def _role(hook: Any) -> str | None:
-    return hook.role if isinstance(hook, ModuleHook) else None
+    return hook.role if isinstance(hook, OWN_HOOKS) else None
 
 
 def put_gradient(table: MutableMapping[Any, Any], key: Any) -> None:
@@ -111,7 +112,8 @@ def _home(hook: Any) -> str | None:
     if not isinstance(hook, GradHook):
         return None
     bound = (getattr(getattr(hook.func, "__self__", None), "state", None), *hook.args[:1])
-    return next((state.site.path for state in bound if isinstance(state, SiteState)), None)
+    sites = (getattr(state, "site", None) for state in bound)
+    return next((site.path for site in sites if isinstance(site, Site)), None)
 
 
 def _to_end(table: MutableMapping[Any, Any], key: Any) -> None:
