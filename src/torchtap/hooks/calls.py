@@ -46,10 +46,16 @@ class Numbering:
 
     def __init__(self) -> None:
         self._may_differentiate = True
-        self.restart()
+        self._begin()
 
     def restart(self) -> None:
         """Begin a step."""
+        own = self._own.calls
+        # Nearly always nothing was remembered, in this thread or another.
+        if own is None or len(self._of_threads) > 1 or not own.begin_again(sequence_number()):
+            self._begin()
+
+    def _begin(self) -> None:
         self._own = _ThreadCalls()
         self._own.calls = CheckpointCalls(sequence_number())
         self._of_threads = deque([self._own.calls], maxlen=_MOST_THREADS)

@@ -120,8 +120,8 @@ class NativeHook(partial):  # type: ignore[type-arg]
         return role
 
     __getattr__ = _without_name
-    __deepcopy__ = __copy__ = _as_nothing  # type: ignore[assignment]
-    __reduce__ = _reduced  # type: ignore[assignment]
+    __deepcopy__ = __copy__ = _as_nothing
+    __reduce__ = _reduced
 
 
 OWN_HOOKS = (ModuleHook, NativeHook)

@@ -13,7 +13,7 @@ from torchtap.hooks.call_follower import CallFollower
 from torchtap.hooks.call_numbers import Steps
 from torchtap.hooks.calls import Call, Numbering, may_call_itself
 from torchtap.hooks.guards import HookGuards
-from torchtap.hooks.module_hook import VALUES, ModuleHook, TapHook, keep_dynamo_out
+from torchtap.hooks.module_hook import VALUES, ModuleHook, NativeHook, TapHook, keep_dynamo_out
 from torchtap.hooks.site_state import Tap
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class ModuleHooks(CallFollower[OneCall]):
         module: nn.Module,
         *,
         before: ModuleHook[Any] | None,
-        after: TapHook[Any] | None,
+        after: TapHook[Any] | NativeHook | None,
         counter: ModuleHook[Any],
         number: int | None = None,
     ) -> None:

@@ -50,9 +50,8 @@ def new_clock(lock: threading.RLock) -> Clock:
 
 def new_quick_meter(clock: Clock, replaces: bool) -> QuickMeter:
     """Make a meter of the same kind as the clock."""
-    if isinstance(clock, Clock):
-        return QuickMeter(clock, replaces)
-    return cast(QuickMeter, native.new_meter(clock, replaces))
+    make = QuickMeter if type(clock) is Clock else native.new_meter
+    return cast(QuickMeter, make(clock, replaces))
 
 
 class Sums:
