@@ -12,7 +12,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint $(CON
 NEAREST := tests/laws tests/hooks tests/capture tests/edits tests/saved tests/graphs tests/failures \
 	tests/core tests/diagnosis
 
-.PHONY: demo test test-slow test-python test-nearest check format benchmark versions release-check clean
+.PHONY: docs demo test test-slow test-python test-nearest check format benchmark versions release-check clean
 
 demo: $(VENV)/.demo
 	$(BIN)/torchtap demo --out demo
@@ -41,7 +41,12 @@ format: $(VENV)/.check
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# The site: site/index.html opens from the disk. A broken link is an error.
+docs: $(VENV)/.docs
+	$(BIN)/python tools/site/build.py site
+
 benchmark: $(VENV)/.test
+	$(BIN)/python benchmarks/right_records.py
 	$(BIN)/python benchmarks/watching.py
 	$(BIN)/python benchmarks/measuring.py
 	$(BIN)/python benchmarks/compiled.py
@@ -90,5 +95,9 @@ $(VENV)/.check: $(VENV)/.test
 	$(PIP) ruff mypy import-linter
 	touch $@
 
+$(VENV)/.docs: $(VENV)/.demo
+	$(PIP) sphinx furo myst-parser
+	touch $@
+
 clean:
-	rm -rf .venv .venv-* build dist demo src/*.egg-info
+	rm -rf .venv .venv-* build dist demo site src/*.egg-info

@@ -1,4 +1,4 @@
-"""What attribution costs: ratios to bare forwards and backwards, and to captum, in one run.
+"""Measures attribution: ratios to bare forwards and backwards, and to captum, in one run.
 
     python benchmarks/attribution.py [--threads 1] [--rounds 9] [--markdown FILE]
 

@@ -33,7 +33,7 @@ import module_db
 
 
 class Tally:
-    """What a set of calls came to."""
+    """The outcome of a set of calls."""
 
     def __init__(self) -> None:
         self.calls = self.same = self.saved = self.tensors = self.nbytes = self.held = 0
@@ -135,7 +135,7 @@ def in_bfloat16() -> tt.Call:
 
 
 def dropped() -> nn.Module:
-    """What writes in place, and draws."""
+    """Calls that write in place, and draw random numbers."""
     return nn.Sequential(nn.Linear(8, 8), nn.ReLU(inplace=True), nn.Dropout(0.5))
 
 
@@ -175,7 +175,7 @@ def scripts(calls: list[tt.Call]) -> str:
 
 
 def replay_table(most: int | None) -> str:
-    """What runs again to the bit."""
+    """Calls that run again to the bit."""
     lines = [
         "| calls of | calls | to the bit | from a folder | tensors compared | held | on disk |",
         "|---|---|---|---|---|---|---|",
@@ -201,7 +201,7 @@ class Variance(nn.Module):
     """The variance as E[x^2] - E[x]^2, planted."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Of each row."""
+        """The figures of each row."""
         return x + (x * x).mean(-1, keepdim=True) - x.mean(-1, keepdim=True) ** 2
 
 
@@ -233,7 +233,7 @@ class Near(nn.Module):
 
 
 def audit_table() -> str:
-    """What an audit says of healthy and of planted modules."""
+    """Audits of healthy and of planted modules."""
     model = nn.Sequential(
         *(nn.Linear(64, 64), nn.GELU(), nn.LayerNorm(64), nn.Linear(64, 64), nn.Dropout(0.2)),
         *(nn.Softmax(-1), Far(), Near(), Variance(), nn.Linear(64, 64), Loop()),

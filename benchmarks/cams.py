@@ -1,4 +1,4 @@
-"""What class activation maps cost: ratios to the bare forwards and backwards, and to captum.
+"""Measures class activation maps: ratios to the bare forwards and backwards, and to captum.
 
     python benchmarks/cams.py [--threads 1] [--rounds 25] [--markdown FILE]
 
@@ -158,7 +158,7 @@ def by_forwards(rounds: int) -> list[Result]:
 
 
 def memory() -> Result:
-    """What the process holds more after 500 maps."""
+    """Memory that the process holds more after 500 maps."""
     model = nn.Sequential(
         nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(inplace=True),
         nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 3),

@@ -1,4 +1,4 @@
-"""Whether ``tt.compare`` names the planted cause first, over pairs of models, and what it costs.
+"""Counts how often ``tt.compare`` names the planted cause first, and measures its price.
 
     python benchmarks/comparing.py [--markdown FILE]
 

@@ -1,4 +1,4 @@
-"""What statistics inside compiled graphs cost: ratios of watched to plain, both compiled.
+"""Measures statistics inside compiled graphs: ratios of watched to plain, both compiled.
 
     python benchmarks/compiled.py [--threads 1] [--rounds 25] [--markdown FILE]
 
@@ -30,7 +30,7 @@ Call = Callable[[Any], Tensor]
 
 
 class Attention(nn.Module):
-    """As in nanoGPT: one matrix for queries, keys and values, and dropout that drops nothing."""
+    """NanoGPT's attention: one matrix for queries, keys, values, and dropout that drops nothing."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()

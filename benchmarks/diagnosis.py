@@ -26,7 +26,7 @@ from trainings.scoring import Scored, scored
 
 
 def share(hits: int, of: int) -> str:
-    """As in ``31/32 (97 %)``."""
+    """A share in the form ``31/32 (97 %)``."""
     return f"{hits}/{of} ({hits / of:.0%})" if of else "-"
 
 
@@ -51,7 +51,7 @@ def rules(half: str) -> str:
 
 
 def misses(rows: list[Scored]) -> str:
-    """What is not right, a line each."""
+    """Everything that is not right, a line each."""
     lines = []
     for row in rows:
         if row.case.is_broken and not row.is_right:

@@ -1,4 +1,4 @@
-"""What editing costs: ratios of edited to plain, both measured in turns in one run.
+"""Measures editing: ratios of edited to plain, both measured in turns in one run.
 
     python benchmarks/editing.py [--threads 1] [--rounds 25] [--markdown FILE]
 

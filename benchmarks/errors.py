@@ -1,4 +1,4 @@
-"""What a note of ``tt.explain_errors`` costs: milliseconds beside the same exception without one.
+"""Measures a note of ``tt.explain_errors``: milliseconds beside the exception without one.
 
     python benchmarks/errors.py [--threads 1] [--rounds 25] [--markdown FILE]
 

@@ -1,4 +1,4 @@
-"""What measuring costs: ratios of the native kernel to ``torch.sum`` and to stock operations.
+"""Measures the native kernel: ratios to ``torch.sum`` and to stock operations.
 
     python benchmarks/kernel.py [--rounds 25] [--markdown FILE]
 
@@ -41,7 +41,7 @@ class Result:
     wanted: str
 
     def cells(self) -> tuple[str, ...]:
-        """As text."""
+        """The row as text."""
         ratio = self.ours / self.before
         shown = f"{ratio:.2f}x" if ratio > 0.1 else f"1/{1 / ratio:.0f}"
         return (self.what, self.yardstick, duration(self.before), duration(self.ours), shown)
@@ -133,7 +133,7 @@ def one_call(rounds: int) -> list[Result]:
 
 
 def other_values(rounds: int) -> list[Result]:
-    """What makes the kernel look twice."""
+    """Values that make the kernel look twice."""
     relu, shifted, holes = torch.randn(3, 1_000_000)
     relu, shifted = relu.relu(), shifted + 1000
     holes[::1000] = torch.nan
@@ -173,7 +173,7 @@ def stock_separate(tensor: Tensor) -> list[Tensor]:
 
 
 def stock_fused(tensor: Tensor) -> list[Tensor]:
-    """The same of a tensor known to be finite, by operations that give several at once."""
+    """Stock numbers of a finite tensor, by operations that give several at once."""
     low, high = torch.aminmax(tensor)
     variance, mean = torch.var_mean(tensor)
     norms = [torch.linalg.vector_norm(tensor, order) for order in (1, 2)]
@@ -225,7 +225,7 @@ def channels_and_sums(rounds: int) -> list[Result]:
 
 
 def cpu_model() -> str:
-    """As the kernel of the system calls it."""
+    """The call as the kernel of the system gets it."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""What measuring a whole training costs: ratios of watched to plain, in turns in one run.
+"""Measures a whole training under statistics: ratios of watched to plain, in turns in one run.
 
     python benchmarks/measuring.py [--threads 1] [--rounds 25] [--markdown FILE]
 

@@ -1,4 +1,4 @@
-"""What offloading costs and gains, beside plain training, ``dd`` and hooks written by hand.
+"""Measures offloading beside plain training, ``dd`` and hooks written by hand.
 
     python benchmarks/offloading.py [--threads 1] [--rounds 25] [--dir DIR] [--markdown FILE]
 
@@ -113,7 +113,7 @@ _DONE = Done()
 
 
 def copies(numel: int) -> Step:
-    """What copying as many out and back takes by itself."""
+    """Time to copy as many out and back, by itself."""
     sources = [torch.ones(numel) for _ in range(CALLS)]  # As in training, each of its own.
 
     def step() -> None:
@@ -125,7 +125,7 @@ def copies(numel: int) -> Step:
 
 
 def transfers(numel: int, folder: Path) -> Step:
-    """What writing and reading as many takes by itself."""
+    """Time to write and read as many, by itself."""
     file, sources = SpillFile(folder), [memoryview(bytearray(4 * numel)) for _ in range(CALLS)]
 
     def step() -> None:
@@ -286,7 +286,7 @@ class Counter:
 
 @contextmanager
 def one_file_per_tensor(folder: Path) -> Iterator[None]:
-    """As in PyTorch's tutorial on saved tensors: torch.save, torch.load, a file each."""
+    """Hooks of PyTorch's tutorial on saved tensors: torch.save, torch.load, a file each."""
 
     class File:
         def __init__(self, tensor: Tensor) -> None:
@@ -397,7 +397,7 @@ print(most - before, fastest)
 
 
 def process(threads: int) -> list[Result]:
-    """What the system counts: anonymous memory that a training adds to its process, in KiB."""
+    """Anonymous memory that a training adds to its process, as the system counts it, in KiB."""
     found: dict[str, tuple[float, float]] = {}
     for how in ("plain", "disk", "budget") * 2:
         command = [sys.executable, "-c", _STEPS, how, str(threads)]

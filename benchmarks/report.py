@@ -1,4 +1,4 @@
-"""What the benchmarks have in common: how two sides are compared, their options, and the page."""
+"""The parts that all benchmarks share: comparing two sides, their options, and the page."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import platform
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -21,7 +22,7 @@ HOW = (
     "the ratios to the plain block of the same round, in time that the thread spent computing; "
     "the control is plain again to plain, and says how far to trust the row."
 )
-"""What :func:`compare` gives."""
+"""The result of :func:`compare`."""
 
 
 class Result(NamedTuple):
@@ -42,6 +43,7 @@ class Compared(NamedTuple):
         ratio: of the other to plain, the median over the rounds.
         control: of plain again to plain.
         more: seconds that the other takes more, the median over the rounds.
+        wall: of the other to plain by the time of day, in which other programs take part.
     """
 
     before: float
@@ -49,6 +51,7 @@ class Compared(NamedTuple):
     ratio: float
     control: float
     more: float
+    wall: float
 
     def result(self, what: str, wanted: str, more: str = "") -> Result:
         """The row of a table. ``more``: the end of its detail."""
@@ -58,7 +61,13 @@ class Compared(NamedTuple):
 
 
 def compare(
-    plain: Step, other: Step, *, rounds: int, repeats: int, clock: Callable[[], float] | None = None
+    plain: Step,
+    other: Step,
+    *,
+    rounds: int,
+    repeats: int,
+    clock: Callable[[], float] | None = None,
+    inside: Callable[[], AbstractContextManager[object]] | None = None,
 ) -> Compared:
     """Measure two sides in turns, and plain once more for control.
 
@@ -69,18 +78,25 @@ def compare(
         repeats: steps in each turn.
         clock: seconds; by default those that this thread computed, which other programs on the
             machine disturb least. With several threads, or waits that count, the time of day.
+        inside: makes what the other side runs inside of. The two sides may then be one step, with
+            one memory. Two steps that are not timed begin each turn of each side.
     """
     if clock is None:
         clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
     sides = (plain, plain, other)
     blocks: list[list[float]] = [[], [], []]
+    walls: list[list[float]] = [[], [], []]
     for number in range(rounds):
         for turn in range(len(sides)):
             side = (number + turn) % len(sides)  # Whoever comes first finds colder caches.
-            start = clock()
-            for _ in range(repeats):
-                sides[side]()
-            blocks[side].append((clock() - start) / repeats)
+            with inside() if inside and side == 2 else nullcontext():
+                for _ in range(2 if inside else 0):
+                    sides[side]()
+                start, began = clock(), time.perf_counter()
+                for _ in range(repeats):
+                    sides[side]()
+                blocks[side].append((clock() - start) / repeats)
+                walls[side].append(time.perf_counter() - began)
     pairs = list(zip(*blocks, strict=True))
     return Compared(
         before=median(blocks[0]),
@@ -88,6 +104,7 @@ def compare(
         ratio=median(after / before for before, _, after in pairs),
         control=median(again / before for before, again, _ in pairs),
         more=median(after - before for before, _, after in pairs),
+        wall=median(after / before for before, _, after in zip(*walls, strict=True)),
     )
 
 

@@ -1,4 +1,4 @@
-"""What the index of a run costs: a million records in memory.
+"""Measures the index of a run: a million records in memory.
 
     python benchmarks/runs.py [--markdown FILE]
 

@@ -1,4 +1,4 @@
-"""What small values, sparse ones and queries cost: CPU of all threads, beside other ways to do it.
+"""Measures small values, sparse ones and queries: CPU of all threads, beside other ways.
 
     python benchmarks/small_values.py [--rounds 7] [--markdown FILE]
 

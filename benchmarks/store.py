@@ -1,4 +1,4 @@
-"""What a run on disk costs: written beside a training, read again, opened; and other ways to do it.
+"""Measures a run on disk: written beside a training, read again, opened; and other ways to do it.
 
     python benchmarks/store.py [--folder DIR] [--rounds 5] [--markdown FILE]
 
@@ -42,7 +42,7 @@ from torchtap.core.record import FORWARD, UNVERSIONED, Record, new_record
 
 NUM_TENSORS, STEP_BYTES, NUM_STEPS = 100, 150_000_000, 6
 ROWS = 16
-"""Of each tensor."""
+"""Bytes of each tensor."""
 HOW = (
     f"Steps of {STEP_BYTES / 1e6:.0f} MB in {NUM_TENSORS} tensors. Sides take turns, a different "
     "one first in each round; given is the median of the ratios to the plain side of that round. "
@@ -174,7 +174,7 @@ class Writing:
         return clock.timed
 
     def copied(self) -> Timed:
-        """What is the least where the training is to go on: a copy, and the write."""
+        """The least that a training which goes on has to do: a copy, and the write."""
         return self.plain(is_copied=True)
 
     def disk(self) -> Timed:
@@ -534,7 +534,7 @@ def zarr_rows(home: Path, numbers: range, rows: slice) -> object:
 
 
 def ways() -> Iterator[Way]:
-    """Those that are installed."""
+    """The ways that are installed."""
     every, third, whole = range(NUM_TENSORS), slice(3 * ROWS, 4 * ROWS), slice(None)
     yield Way(
         "tt.Disk",

@@ -1,4 +1,4 @@
-"""What watching costs: ratios of watched to plain, both measured in turns in one run.
+"""Measures watching: ratios of watched to plain, both measured in turns in one run.
 
     python benchmarks/watching.py [--threads 1] [--rounds 25] [--markdown FILE]
 
@@ -100,7 +100,7 @@ def watched_calls(rounds: int) -> list[Result]:
 
 
 def bare_hook(rounds: int) -> Result:
-    """What PyTorch itself takes for one empty forward hook plus one tensor hook."""
+    """Time of PyTorch itself for one empty forward hook plus one tensor hook."""
     plain, hooked = nn.Linear(8, 8), nn.Linear(8, 8)
     batch = torch.randn(4, 8)
 

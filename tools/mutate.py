@@ -95,7 +95,7 @@ def mutations(path: Path) -> Iterator[Mutation]:
 
 
 def _unseen(tree: ast.AST) -> Iterator[ast.AST]:
-    """What no test is to see: annotations, docstrings, the text of errors."""
+    """Parts that no test is to see: annotations, docstrings, the text of errors."""
     for node in ast.walk(tree):
         skipped: list[ast.AST | None] = []
         if isinstance(node, ast.FunctionDef):

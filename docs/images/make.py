@@ -61,7 +61,7 @@ def draw_two_classes() -> None:
 
 
 def few_colors(picture: Image.Image) -> Image.Image:
-    """The same with a palette of its own."""
+    """The picture with a palette of its own."""
     return picture.convert("RGB").quantize(256, kmeans=8, dither=Image.Dither.FLOYDSTEINBERG)
 
 
@@ -70,7 +70,7 @@ def _beside(name: str) -> Path:
 
 
 def small(picture: Image.Image, split: int) -> Image.Image:
-    """The same with a palette: one half of it for what is left of ``split``, one for the rest."""
+    """The picture with a palette: one half for what is left of ``split``, one for the rest."""
     left = picture.crop((0, 0, split, picture.height))
     right = picture.crop((split, 0, picture.width, picture.height))
     photograph = left.quantize(128, kmeans=8).getpalette()[: 3 * 128]

@@ -9,7 +9,8 @@ from torchtap.core.version import __version__
 
 if TYPE_CHECKING:
     from torchtap import edits as edits, plot as plot, stats as stats
-    from torchtap.capture.watch import Watch as Watch, watch as watch
+    from torchtap.capture.watch import watch as watch
+    from torchtap.capture.watch_handle import Watch as Watch
     from torchtap.core.absence import Absence as Absence
     from torchtap.core.errors import (
         CaptureError as CaptureError,
@@ -128,7 +129,7 @@ _HOMES = {
     "TorchtapError": "core.errors",
     "TrainingWarning": "core.errors",
     "Verification": "studies.verify",
-    "Watch": "capture.watch",
+    "Watch": "capture.watch_handle",
     "advise_offload": "saved.advise",
     "attribute": "explain.attribute",
     "audit": "diagnosis.calls.audit",

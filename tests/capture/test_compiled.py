@@ -626,7 +626,7 @@ def test_a_container_among_compiled_parts_is_absent_as_a_container() -> None:
 
 
 class Trainer(nn.Module):
-    """As those of Lightning and of GANs: it is not called itself, its parts are."""
+    """A module like those of Lightning and of GANs: it is not called itself, its parts are."""
 
     def __init__(self) -> None:
         super().__init__()

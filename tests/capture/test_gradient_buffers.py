@@ -38,7 +38,7 @@ class Product(torch.autograd.Function):
 
 
 class ByHelper(Product):
-    """The same by a function."""
+    """The product, computed by a helper."""
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:

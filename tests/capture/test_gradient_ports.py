@@ -177,7 +177,7 @@ def test_what_flows_past_the_nodes_of_a_module_is_not_left_out_of_a_record() -> 
 
 
 def test_a_backward_that_goes_only_past_the_nodes_of_a_module_is_reported() -> None:
-    """Of a force alone, the backward reaches the argument by nodes that the first backward made."""
+    """A force alone reaches the argument by nodes that the first backward made."""
     model = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 1))
     x = torch.ones(2, 3, requires_grad=True)
     with tt.watch(model, "1:grad_input") as w:

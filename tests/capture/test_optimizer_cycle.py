@@ -1,4 +1,4 @@
-"""Where the steps of a training end, told by forwards, backwards and steps of optimizers."""
+"""Ends of the steps of a training, told by forwards, backwards and steps of optimizers."""
 
 from __future__ import annotations
 

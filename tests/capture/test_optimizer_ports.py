@@ -82,7 +82,7 @@ def test_a_parameter_that_no_optimizer_holds_has_no_update(requires_grad: bool, 
 
 
 def used_by(optimizer: torch.optim.Optimizer) -> list[dict[int, Tensor]]:
-    """What a hook of PyTorch sees just before each step: id of a parameter -> its gradient."""
+    """Gradients that a hook of PyTorch sees before each step: id of a parameter -> gradient."""
     seen: list[dict[int, Tensor]] = []
 
     def before(optimizer: Any, args: Any, kwargs: Any) -> None:

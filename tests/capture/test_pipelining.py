@@ -1,4 +1,4 @@
-"""What a run knows of the pipeline that ran its model."""
+"""A run knows the pipeline that ran its model."""
 
 from __future__ import annotations
 

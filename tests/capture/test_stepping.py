@@ -1,4 +1,4 @@
-"""What ``torchtap run`` finds in a program: its models, its steps, and nothing left behind."""
+"""``torchtap run`` finds the models and steps of a program, and leaves nothing behind."""
 
 from __future__ import annotations
 

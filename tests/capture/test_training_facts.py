@@ -1,4 +1,4 @@
-"""What the metadata of a run says of the training: modes, gradients wanted, optimizers, order."""
+"""The metadata of a run describe the training: modes, gradients wanted, optimizers, order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``tt.watch`` records: which tensors, of which calls, as they were at that moment."""
+"""``tt.watch`` records tensors of the calls that were chosen, as they were at that moment."""
 
 from __future__ import annotations
 

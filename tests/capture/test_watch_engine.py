@@ -1,4 +1,4 @@
-"""What a watch holds of a model, and for how long."""
+"""A watch holds little of a model, and not for long."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where torchtap fails, the command line says so; where the user's code does, it is shown."""
+"""The command line names torchtap where torchtap fails, and shows where the user's code does."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LACKING = """
 import sys, torch
 del torch._C._current_graph_task_id
 """
-"""As a release of PyTorch without a name that torchtap reaches for."""
+"""A release of PyTorch without a name that torchtap reaches for."""
 BROKEN = """
 import sys
 from torchtap.hooks import module_hooks

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import torchtap as tt
-from torchtap.core.absence_codes import CODES
+from torchtap.core.absence import CODES
 
 
 class _Net(nn.Module):

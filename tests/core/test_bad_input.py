@@ -1,4 +1,4 @@
-"""What does not fit is refused at once: where, what was found, what was expected, a way out."""
+"""Bad input is refused at once: where, what was found, what was expected, a way out."""
 
 from __future__ import annotations
 

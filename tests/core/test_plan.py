@@ -1,4 +1,4 @@
-"""What will be tapped, before the model is touched."""
+"""A plan says what will be tapped, before the model is touched."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ PRINTED: dict[str, Callable[[], Any]] = {
     "advice": _advice,
 }
 ONE_TENSOR = {"statistics", "slices"}
-"""What names no module."""
+"""Texts that name no module."""
 
 
 @pytest.fixture(params=PRINTED)

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 import torchtap as tt
+from torchtap.core.did_you_mean import did_you_mean
 from torchtap.core.ports import FLOW_PORTS, PORTS
-from torchtap.core.site import did_you_mean, leaf_matches
+from torchtap.core.site import leaf_matches
 
 names = st.text(string.ascii_letters + string.digits + "_", min_size=1, max_size=6)
 paths = st.lists(names, max_size=4).map(".".join)

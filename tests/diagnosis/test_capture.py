@@ -1,4 +1,4 @@
-"""What a call is given and gives, taken by value; and a module that is fed with it."""
+"""Arguments and results of a call are taken by value; and a module is fed with them."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ from random_numbers import normal
 from torch import Tensor, nn
 
 import torchtap as tt
+from torchtap.testing import Net
 
 INF = float("inf")
 
@@ -92,6 +93,63 @@ def test_a_buffer_that_is_filled_again_is_said_to_be_overwritten() -> None:
     assert "hardware" not in guard.origin.text
 
 
+def test_tokens_that_are_filled_again_are_said_to_be_overwritten() -> None:
+    model = nn.Sequential(
+        nn.Embedding(2, 3, _weight=torch.tensor([[1.0] * 3, [0.0] * 3])), Op(torch.log)
+    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    static = torch.tensor([0, 1])
+    with tt.guard(model, on=lambda origin: None) as guard:
+        model(static).mean().backward()
+        static.fill_(0)
+        optimizer.step()
+    assert guard.origin is not None
+    assert "overwritten before the replay" in guard.origin.text
+
+
+def test_a_buffer_that_is_written_for_the_first_time_is_said_to_be_overwritten() -> None:
+    model = _DividesByWhatIsLeft()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with tt.guard(model, on=lambda origin: None) as guard:
+        for scale in (1.0, 1.0, 2.0):
+            optimizer.zero_grad()
+            model(torch.full((2,), scale)).sum().backward()
+            optimizer.step()
+    assert list(guard.origins) == [2]
+    assert "overwritten before the replay" in guard.origins[2].text
+
+
+class _DividesByWhatIsLeft(nn.Module):
+    """Makes an infinity of what stands in a buffer, and writes into it then."""
+
+    left: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2))
+        self.register_buffer("left", torch.zeros(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x[0] == 1:
+            return self.weight * x
+        out = self.weight * x / self.left.clone()
+        self.left.fill_(1.0)
+        return out
+
+
+def test_an_argument_made_in_inference_mode_harms_no_training() -> None:
+    model = seeded(lambda: nn.Linear(3, 2))
+    with torch.inference_mode():
+        shift = torch.ones(2)
+    net = Net(lambda m, x, shift: m.linear(x) + shift, linear=model)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with tt.guard(net) as guard:
+        for step in range(3):
+            net(normal(4, 3, seed=step), shift).square().mean().backward()
+            optimizer.step()
+    assert guard.origin is None
+
+
 def test_a_gradient_that_is_altered_after_the_backward_is_no_race() -> None:
     model = _net(nn.Identity())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -115,6 +173,23 @@ def test_a_parameter_beside_the_model_is_said_to_be_none_of_its_own() -> None:
         optimizer.step()
     assert guard.origin is not None
     assert "no part of this model" in guard.origin.text
+
+
+def test_a_finished_step_keeps_no_batch_and_no_gradient() -> None:
+    model = _net(nn.Identity())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    alive: list[list[weakref.ref[Tensor]]] = []
+    with tt.guard(model, keep=3):
+        for step in range(3):
+            x = normal(5, 6, seed=step)
+            out = model(x)
+            alive.append([weakref.ref(x), weakref.ref(out)])
+            out.register_hook(lambda gradient, own=alive[-1]: own.append(weakref.ref(gradient)))
+            out.square().mean().backward()
+            optimizer.step()
+            del x, out
+            assert [all(one() is None for one in refs) for refs in alive[:-1]] == [True] * step
+            assert all(one() is not None for one in (alive[-1][0], alive[-1][2]))
 
 
 def test_a_closed_guard_keeps_no_batch() -> None:

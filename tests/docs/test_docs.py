@@ -191,12 +191,11 @@ def test_the_list_of_the_public_face_is_complete_and_says_what_the_docstrings_sa
 
 
 def test_the_glossary_has_every_noun_of_the_design() -> None:
-    design, readme = ((ROOT / name).read_text() for name in ("docs/design.md", "README.md"))
-    nouns = re.findall(r"`(\w+)`", design.partition("## Nouns")[2].partition("as\nin the gl")[0])
+    design, glossary = ((ROOT / "docs" / name).read_text() for name in ("design.md", "glossary.md"))
+    nouns = re.findall(r"`(\w+)`", design.partition("## Nouns")[2].partition("as\nin the [gl")[0])
     assert nouns[0] == "module"
     assert len(nouns) == 13
-    words = readme.partition("## Words")[2].partition("\n## ")[0]
-    assert [noun for noun in nouns if f"**{noun}**" not in words] == []
+    assert [noun for noun in nouns if f"| **{noun}** |" not in glossary] == []
 
 
 def test_the_index_of_the_recipes_is_complete() -> None:
@@ -256,7 +255,7 @@ def test_a_link_is_found_with_its_anchor() -> None:
 
 
 def complaint(words: Any) -> Any:
-    """What is wrong with a command; its options are read and nothing is run."""
+    """Everything that is wrong with a command; its options are read and nothing is run."""
     name, *rest = words
     command = cli.cli.get_command(click.Context(cli.cli), name)
     try:

@@ -21,7 +21,7 @@ RECIPES = ROOT / "docs" / "recipes"
 
 @cache
 def page(name: Any) -> Any:
-    """What the Python of a recipe leaves behind; not to be changed."""
+    """Names that the Python of a recipe leaves behind; not to be changed."""
     return run_python(RECIPES / f"{name}.md")[0]
 
 
@@ -35,7 +35,7 @@ def leaf_modules(model: nn.Module) -> dict[Any, Any]:
 
 
 def clones_of(model: nn.Module, *batches: Any) -> Any:
-    """What each leaf module returns, call by call, cloned at that moment by a plain hook."""
+    """Returns of each leaf module, call by call, cloned at that moment by a plain hook."""
     kept: dict[Any, Any] = {}
 
     def keep(path: Any) -> Any:
@@ -50,7 +50,7 @@ def clones_of(model: nn.Module, *batches: Any) -> Any:
 
 
 def gradients_of(model: nn.Module, loss_of: Any, *batches: Any) -> dict[Any, Any]:
-    """Of each leaf module's outputs, call by call: float64, and not overwritten."""
+    """Outputs of each leaf module, call by call: float64, and not overwritten."""
     twin = copy.deepcopy(model).double()
     for module in twin.modules():
         if isinstance(module, nn.ReLU):
@@ -312,7 +312,7 @@ def test_the_usual_snippet_finds_33_convolutions_and_runs_another_network(resnet
 
 
 def out_of_place(model: nn.Module, x: Tensor, y: Tensor) -> Any:
-    """The same network as plain float64 expressions, differentiated by autograd.grad."""
+    """The network as plain float64 expressions, differentiated by autograd.grad."""
     weight, bias = model.fc.weight.detach().double(), model.fc.bias.detach().double()
     x = x.double()
     returned = (x - x.mean(0)) / (x.var(0, unbiased=False) + model.norm.eps).sqrt()
@@ -430,7 +430,7 @@ def test_what_a_function_raises_comes_at_close_and_the_backward_is_done() -> Non
 
 
 def relu_outputs(model: nn.Module, batches: Any) -> dict[Any, Any]:
-    """Of both ReLUs, cloned by plain hooks, joined over batches: [samples, units, elements]."""
+    """Outputs of both ReLUs by plain hooks, all batches in one: [samples, units, elements]."""
     kept = clones_of(model, *batches)
     joined = {path: torch.cat(kept[path]) for path in ("1", "4")}
     return {path: out.reshape(*out.shape[:2], -1) for path, out in joined.items()}

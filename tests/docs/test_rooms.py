@@ -1,4 +1,4 @@
-"""What the layout of the source promises, beside what the contracts of the imports do."""
+"""The layout of the source keeps its promises, beside the contracts of the imports."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 import torchtap
 
 SOURCE = Path(torchtap.__file__).parent
+ROOT = SOURCE.parents[1]
 
 MAY_NAME = {
     "core/torch_private.py": None,
@@ -95,6 +96,43 @@ def private_names(tree: ast.AST) -> Iterator[str]:
 def _is_private(dotted: str) -> bool:
     root, *parts = dotted.split(".")
     return root == "torch" and any(part[0] == "_" and part[:2] != "__" for part in parts)
+
+
+OPENERS = re.compile(r"\s*(What|Those|Of|As|The same|Whether|Such|Which|Where|That)\b")
+"""Words with which no docstring begins: the actor comes first, or a verb in present tense."""
+
+
+def test_docstrings_begin_with_an_actor_or_a_verb() -> None:
+    folders = ("src", "tests", "benchmarks", "tools", "docs")
+    files = [path for one in folders for path in sorted((ROOT / one).rglob("*.py"))]
+    assert len(files) > 800
+    texts = {path.relative_to(ROOT): path.read_text() for path in files}
+    assert not [f"{path}:{line}" for path, text in texts.items() for line in badly_opened(text)]
+
+
+def test_docstrings_of_functions_classes_and_variables_are_found() -> None:
+    source = 'LIMIT = 3\n"""Of both."""\nclass A:\n    """What it is."""\nx = """As text."""\n'
+    assert badly_opened(source) == [2, 4]
+
+
+def badly_opened(source: str) -> list[int]:
+    """Lines of docstrings that begin with one of :data:`OPENERS`, those behind variables too."""
+    if not re.search(f'"""{OPENERS.pattern}', source):
+        return []  # Parsing every file would take seconds.
+    bodies = (getattr(node, "body", ()) for node in ast.walk(ast.parse(source)))
+    found = (one for body in bodies if isinstance(body, list) for one in body)
+    values = (one.value for one in found if isinstance(one, ast.Expr))
+    texts = (one for one in values if isinstance(one, ast.Constant))
+    return sorted(one.lineno for one in texts if OPENERS.match(str(one.value)))
+
+
+def test_every_page_of_a_room_is_short() -> None:
+    lengths = {
+        path.parent.name: len(path.read_text().splitlines())
+        for path in sorted(SOURCE.rglob("README.md"))
+    }
+    assert len(lengths) > 15
+    assert not {name: num for name, num in lengths.items() if not 20 <= num <= 40}
 
 
 def test_the_files_that_the_pages_of_rooms_name_are_there() -> None:

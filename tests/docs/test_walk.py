@@ -19,7 +19,7 @@ PAGES = [page for page in sorted(FOLDER.glob("*.md")) if drawn_by(page)]
 
 
 def words(picture: Path) -> list[str]:
-    """What is written in a picture, without places in it and lines of the page."""
+    """Text of a picture, without places in it and lines of the page."""
     text = re.sub(r"<style>.*?</style>|(?<=\.md):\d+", "", picture.read_text(), flags=re.DOTALL)
     return sorted(found.strip() for found in re.findall(r">([^<]+)<", text) if found.strip())
 

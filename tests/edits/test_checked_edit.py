@@ -1,4 +1,4 @@
-"""What is said of a function that cannot do its edit."""
+"""An edit whose function cannot do its work raises an error that says so."""
 
 from __future__ import annotations
 

@@ -723,7 +723,7 @@ def test_sequences_with_the_steps_first_are_not_taken_for_rows(steps: int) -> No
 
 
 class Turned(SequenceFirst):
-    """The same, called with ``[B, T, 5]``."""
+    """A model that is called with ``[B, T, 5]``."""
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x.transpose(0, 1))

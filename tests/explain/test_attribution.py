@@ -309,7 +309,7 @@ class InPlace(nn.Module):
         return self.fc(self.relu(h).flatten(1).tanh())
 
     def from_norm(self, normed: Tensor) -> Tensor:
-        """What follows BatchNorm, out of place."""
+        """Everything behind BatchNorm, out of place."""
         return self.fc((normed + 0.5).relu().flatten(1).tanh())
 
 

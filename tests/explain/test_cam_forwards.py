@@ -67,7 +67,7 @@ def ablated(model: Net, x: Tensor, classes: list[int]) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def masked(model: Net, x: Tensor, classes: list[int]) -> tuple[Tensor, Tensor]:
-    """The same for masks of the input, before the softmax."""
+    """Expected scores of masks of the input, before the softmax."""
     value = model.norm(model.conv(x))
     scores = torch.zeros(value.shape[:2], dtype=torch.float64)
     for row, one in enumerate(classes):

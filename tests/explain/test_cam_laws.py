@@ -128,7 +128,7 @@ def collage() -> Tensor:
 
 
 def share_on_the_right(found: Any) -> list[float]:
-    """Of the mass of each map."""
+    """Shares of the mass of each map."""
     values = found.values
     right = values[..., values.shape[-1] // 2 :]
     return [float(one) for one in right.sum((1, 2)) / values.sum((1, 2))]

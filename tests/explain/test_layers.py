@@ -466,7 +466,7 @@ def test_a_layer_beside_the_way_to_the_score_is_not_chosen() -> None:
 
 
 class Overwriting(nn.Module):
-    """What the last layer returned is overwritten by the caller, and is a view or not."""
+    """The caller overwrites what the last layer returned, which is a view or not."""
 
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()

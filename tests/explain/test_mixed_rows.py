@@ -28,7 +28,7 @@ def normalised(offset: float) -> Net:
 
 @torch.no_grad()
 def lost(model: nn.Module, x: Tensor) -> Tensor:
-    """What the score of each row loses by each feature at 0, one forward for each."""
+    """Losses of the score of each row by each feature at 0, one forward for each."""
     found = torch.zeros_like(x)
     for feature in range(x.shape[1]):
         other = x.clone()

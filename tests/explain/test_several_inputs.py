@@ -1,4 +1,4 @@
-"""Which of several inputs a map lies over: the one that the layer depends on."""
+"""A map lies over the one of several inputs that the layer depends on."""
 
 from __future__ import annotations
 

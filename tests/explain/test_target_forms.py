@@ -1,4 +1,4 @@
-"""What a target means for outputs of each form: text, segmentation, volumes, dicts, detections."""
+"""Targets for outputs of each form: text, segmentation, volumes, dicts, detections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which line gave a variable its value: from the source, and never more than is certain."""
+"""The line that gave a variable its value is told from the source, and only where it is certain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which call of a module failed: told where it is certain, and not where it is not."""
+"""The call of a module that failed is told where it is certain, and not where it is not."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ print("freed")
 
 @pytest.mark.slow
 def test_a_graph_of_100_000_nodes_can_be_freed_after_its_note() -> None:
-    """Of a chain whose nodes Python has all seen, PyTorch overflows the stack."""
+    """PyTorch overflows the stack of a chain whose nodes Python has all seen."""
     done = subprocess.run(
         [sys.executable, "-c", DEEP],
         capture_output=True,
@@ -329,7 +329,7 @@ def test_a_fault_of_ours_is_said_and_hides_nothing(monkeypatch: pytest.MonkeyPat
 
 
 class Deep(nn.Module):
-    """Which of several lines wrote can be told neither from the source nor from the graph."""
+    """One of several lines wrote, and neither the source nor the graph tells which."""
 
     def __init__(self, which: int) -> None:
         super().__init__()

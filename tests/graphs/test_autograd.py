@@ -23,7 +23,7 @@ from torchtap.testing import Specimen, default_loss, zoo
 
 _ZOO = [one for one in zoo() if one.raises is None and one.backward]
 _HIDDEN_FROM_NODES = {"view_input_changed", "transpose_changed"}
-"""What they save and the output does not depend on is kept by an attribute alone."""
+"""An attribute alone keeps what they save and the output does not depend on."""
 _PYTHON_BOOLS = {"mixed_arguments": 1}
 """A bool of Python is kept as a tensor of a byte, of which saved-tensor hooks do not hear."""
 

@@ -66,7 +66,7 @@ def run_of(specimen: Specimen, model: nn.Module) -> None:
 
 
 def plain_inputs(specimen: Specimen, path: str) -> tuple[list[Tensor], list[Tensor]]:
-    """What plain hooks see of a module: inputs in the forward, and inside the backward."""
+    """Plain hooks on a module: its inputs in the forward, and inside the backward."""
     model, forward, backward = specimen.build(), list[Tensor](), list[Tensor]()
 
     def look(module: nn.Module, args: tuple[Tensor, ...]) -> None:

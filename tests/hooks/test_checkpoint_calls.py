@@ -143,7 +143,7 @@ def test_a_parameter_used_in_several_checkpoints_has_one_gradient(reentrant: boo
 
 
 class SharedInCheckpoints(nn.Module):
-    """The same two modules in three checkpoints, so that only memory tells their calls apart."""
+    """Two modules in three checkpoints, so that only memory tells their calls apart."""
 
     def __init__(self) -> None:
         super().__init__()

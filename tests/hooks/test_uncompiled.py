@@ -58,7 +58,7 @@ def test_an_error_inside_leaves_the_compiler_on() -> None:
 
 
 def is_compiling_off() -> bool:
-    """Whether Dynamo runs what it is given as it is written."""
+    """Return whether Dynamo runs what it is given as it is written."""
     traced: list[int] = []
 
     def backend(graph: torch.fx.GraphModule, _: object) -> object:

@@ -1,4 +1,4 @@
-"""What the integrations import, and when."""
+"""The integrations import their libraries late, and only their own."""
 
 from __future__ import annotations
 

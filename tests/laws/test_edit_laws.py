@@ -50,7 +50,7 @@ def builder(specimen: Specimen) -> Build:
 
 
 def observed(build: Build, attach: Callable[[nn.Module], Any] | None = None) -> bits.Facts:
-    """What one step leaves behind; ``attach`` puts edits on."""
+    """Everything that one step leaves behind; ``attach`` puts edits on."""
     model, args, kwargs = build()
     with fixed_seed():
         held = None if attach is None else attach(model)
@@ -215,7 +215,7 @@ SHARED = {
     "base_changed_slice_used",
     "chunks_changed",
 }
-"""What a module returns shares memory with what the caller reads; a product does not."""
+"""A module's return shares memory with what the caller reads; a product does not."""
 
 
 @pytest.mark.parametrize("port", ["output", "grad_output", "grad_input", "param_grad"])

@@ -74,7 +74,7 @@ def built(specimen: Specimen) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any
 
 
 def steps(build: Build, copy: Copy | None = None) -> list[bits.Facts]:
-    """What each of several steps on one model leaves behind; gradients add up.
+    """Everything that each of several steps on one model leaves behind; gradients add up.
 
     With ``copy`` the model is watched.
     """
@@ -114,7 +114,7 @@ def test_watching_a_module_of_torch_changes_nothing(samples: list[Sample]) -> No
 
 
 def observed(change: Callable[[nn.Module], object] = lambda model: None) -> bits.Facts:
-    """What a step of a small model leaves behind; ``change`` is done to it after the forward."""
+    """Facts that a step of a small model leaves; ``change`` is done to it after the forward."""
     with fixed_seed():
         model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Dropout(0.5))
 
@@ -240,7 +240,7 @@ def test_a_global_hook_left_behind_would_be_found() -> None:
 
 
 def is_freed_at_once(specimen: Specimen, *, is_watched: bool) -> bool:
-    """Whether model and outputs go when the last name does, without the garbage collector."""
+    """Return whether model and outputs go with their last name, without the garbage collector."""
     gc.disable()
     try:
         model, args, kwargs = built(specimen)
@@ -291,7 +291,7 @@ def truth_of(specimen: Specimen) -> Truth:
 
 
 def tolerance(dtype: torch.dtype) -> dict[str, Any]:
-    """Of gradients against those of a twin that sums in another order, or in float64."""
+    """Compare gradients with those of a twin that sums in another order, or in float64."""
     return {
         torch.float64: {"rtol": 1e-9, "atol": 1e-12},
         torch.bfloat16: {"rtol": 3e-2, "atol": 1e-3},

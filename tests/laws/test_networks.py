@@ -53,7 +53,7 @@ class Network:
 
 
 def with_gradient(tensor: Tensor) -> Tensor:
-    """As an argument that requires grad, where it can."""
+    """The tensor as an argument that requires grad, where it can."""
     return tensor.requires_grad_(tensor.is_floating_point())
 
 
@@ -228,7 +228,7 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
 
 
 def trained(network: Network, optimizer: str, where: str | None, **how: Any) -> list[bits.Facts]:
-    """What each of several optimizer steps leaves behind."""
+    """Everything that each of several optimizer steps leaves behind."""
     model, args, kwargs = made(network, torch.float32, training=True)
     steps = OPTIMIZERS[optimizer](model.parameters())
     found = []

@@ -165,7 +165,7 @@ def plain_hooks(module: nn.Module) -> Any:
 
 
 def recorded(watch: tt.Watch) -> Seen:
-    """What a watch has kept, as the plain hooks note it."""
+    """Records of a watch in the form in which the plain hooks note them."""
     return [
         (record.site.port, record.site.leaf or "", content(record.value))
         for record in watch.run.records()
@@ -216,7 +216,7 @@ def is_near(left: Any, right: Any) -> bool:
 
 
 def broken(sample: OpSample) -> list[str] | None:
-    """What is not the same attached as plain; ``None`` where two plain runs differ."""
+    """Differences of attached from plain; ``None`` where two plain runs differ."""
     plain, _ = run(sample)
     if bits.differences(plain, run(sample)[0]):
         return None
@@ -261,7 +261,7 @@ class Kind(Tensor):
 
 
 def of_kind(sample: OpSample) -> OpSample:
-    """The same with arguments of a tensor subclass."""
+    """The sample with arguments of a tensor subclass."""
 
     def kind(value: Any) -> Any:
         if isinstance(value, Tensor) and value.layout == torch.strided and not value.is_nested:

@@ -68,7 +68,7 @@ def seeded() -> Iterator[None]:
 
 
 def train(family: Family, attach: Attach = contextlib.nullcontext) -> tuple[list[bits.Facts], Any]:
-    """What each step leaves behind, and what was attached."""
+    """Everything that each step leaves behind, and what was attached."""
     model = family.build()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     found = []
@@ -139,7 +139,7 @@ def plain_hooks(model: nn.Module) -> Iterator[Seen]:
 
 
 def recorded(run: tt.Run) -> Seen:
-    """What a watch has kept, as the plain hooks note it."""
+    """Records of a watch in the form in which the plain hooks note them."""
     found: Seen = {}
     for record in run.records(phase=None):
         place = record.site.path, record.site.port, record.site.leaf or ""

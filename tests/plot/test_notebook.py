@@ -1,4 +1,4 @@
-"""What notebooks show: figures, two sites, and a figure that follows a training."""
+"""Notebooks show figures, two sites, and a figure that follows a training."""
 
 from __future__ import annotations
 

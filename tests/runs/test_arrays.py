@@ -36,7 +36,7 @@ def trained(*sinks: object, steps: int = 7) -> Run:
 
 
 def right(run: Run, site: str, name: str) -> list[float]:
-    """The same, step by step, in the formulas of ``Statistics``."""
+    """Statistics step by step, by the formulas of ``Statistics``."""
     found = []
     for step in run.steps:
         try:

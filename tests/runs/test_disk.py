@@ -54,7 +54,7 @@ SHAPES = [(), (0,), (3, 0, 2), (1,), (2, 3, 4), (2, LARGE)]
 
 @pytest.mark.parametrize("dtype", PLAIN, ids=str)
 def test_every_bit_of_every_dtype_comes_back(dtype: torch.dtype, tmp_path: Path) -> None:
-    """Of every shape, small and large, and of views."""
+    """Tensors of every shape, small and large, and views."""
     torch.manual_seed(0)
     values = [any_bits(dtype, *dims) for dims in SHAPES for _ in range(2)]
     plain = [any_bits(dtype, 6, 4), any_bits(dtype, 4, LARGE)]

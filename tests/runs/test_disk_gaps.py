@@ -356,7 +356,7 @@ def train_with_checkpoints(path: Path, file: Path, *, until: int = 10**9) -> Non
 
 
 def truth(steps: int) -> dict[Any, Any]:
-    """The same training by itself, kept in memory."""
+    """The training by itself, kept in memory."""
     net, optimizer = made()
     with tt.watch(net, WHERE) as w:
         for _ in steps_of(w, net, optimizer, steps):

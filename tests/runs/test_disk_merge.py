@@ -56,7 +56,7 @@ def write_ranks(
 
 
 def value(seed: int, rows: int = 4) -> Tensor:
-    """The same every time."""
+    """Draw equal rows every time."""
     return torch.randn(rows, 5000, generator=torch.Generator().manual_seed(seed))
 
 

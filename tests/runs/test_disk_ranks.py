@@ -46,7 +46,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def one_process(steps: int) -> tt.Run:
-    """The same training, with the whole batch, in one process."""
+    """Train with the whole batch in one process."""
     from recordings import batch, small_net
 
     net = small_net()

@@ -1,4 +1,4 @@
-"""What the system, or another process, refuses; and what a run that means harm cannot do."""
+"""The system, or another process, refuses a file; a run that means harm can do none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which values are written, and what of them."""
+"""``tt.Disk`` writes the values that were chosen, and the chosen part of them."""
 
 from __future__ import annotations
 

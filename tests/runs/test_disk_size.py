@@ -1,4 +1,4 @@
-"""What ``w.plan`` says of the size of a run, against the bytes that are then on the disk."""
+"""``w.plan`` foretells the size of a run: against the bytes that are then on the disk."""
 
 from __future__ import annotations
 

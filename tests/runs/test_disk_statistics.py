@@ -1,4 +1,4 @@
-"""What ``tt.Stats`` measures beside ``tt.Disk`` is in the same run."""
+"""The run of ``tt.Disk`` holds what ``tt.Stats`` measures beside it."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def test_all_statistics_of_several_attempts_on_several_ranks_are_of_all_values(
 
 
 def test_what_several_attempts_lack_is_said(tmp_path: Path) -> None:
-    """Of superseded steps of which no histogram is kept; and of one that was never closed."""
+    """Statistics of superseded steps of which no histogram is kept; and of one never closed."""
     measure(tmp_path / "run", range(60), keep=2)
     measure(tmp_path / "run", range(55, 57), keep=2, resume=True)
     found = tt.open(tmp_path / "run").stats("1", step="all")
@@ -220,7 +220,7 @@ def test_what_several_attempts_lack_is_said(tmp_path: Path) -> None:
 
 
 def test_a_live_run_answers_from_the_file_what_it_answered_from_memory(tmp_path: Path) -> None:
-    """Of steps that were written, also where gradients of them arrive late."""
+    """Statistics of steps that were written, also where gradients of them arrive late."""
     runs = []
     sinks: Any
     for sinks in (tt.Stats(), [tt.Disk(tmp_path / "run", values=None), tt.Stats()]):
@@ -314,7 +314,7 @@ def test_a_growing_run_shows_the_statistics_that_were_flushed(tmp_path: Path) ->
 
 
 def test_statistics_are_there_a_second_after_their_step(tmp_path: Path) -> None:
-    """Of a training that makes no further step; a gradient that comes late counts, too."""
+    """Statistics of a training that makes no further step; a late gradient counts, too."""
     net = small_net()
     with tt.watch(net, "1:*", to=[tt.Disk(tmp_path / "run", values=None), tt.Stats()]) as w:
         loss = net(batch(0)).square().sum()

@@ -31,7 +31,7 @@ bytes ``37 * n % 256``, and two steps of a ReLU with statistics, ids, labels and
 
 
 def full_run() -> tt.Run:
-    """Of everything that a file can hold a little."""
+    """A run with a little of everything that a file can hold."""
     net = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
     stats = tt.Stats(statistics=[tt.stats.top_k(1)], sample_mean=["output"])
     with tt.watch(net, "1:output", to=[tt.Memory(), stats]) as w:
@@ -61,7 +61,7 @@ def everything(run: tt.Run) -> Any:
 
 
 def damaged(whole: bytes, chance: random.Random) -> Iterator[bytes]:
-    """The same file, damaged in one of many ways each time."""
+    """One file, damaged in one of many ways each time."""
     header = 8 + struct.unpack("<Q", whole[:8])[0]
     while True:
         place = chance.randrange(*((0, len(whole)) if chance.random() < 0.5 else (0, header)))

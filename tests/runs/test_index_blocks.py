@@ -41,7 +41,7 @@ def columns_of(steps: list[tuple[int, list[int]]]) -> Columns:
 
 
 def tables() -> Tables:
-    """Of six sites, of which each has a lane and a shape."""
+    """An index of six sites, of which each has a lane and a shape."""
     sites = [Site(f"m{n}") for n in range(6)]
     files = [lane_name(n, str(site)) for n, site in enumerate(sites)]
     shapes: list[tuple[int, ...]] = [(1, 6 * (1 + n)) for n in range(6)]

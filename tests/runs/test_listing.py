@@ -1,4 +1,4 @@
-"""What is in a run, read from memory or from a file without torch."""
+"""The listing of a run, read from memory or from a file without torch."""
 
 from __future__ import annotations
 

@@ -711,7 +711,7 @@ def test_what_a_users_merge_raises_says_that_it_was_merging_ranks() -> None:
 def test_logged_numbers_are_averaged_and_where_they_differ_those_of_each_rank_stay(
     tmp_path: Path,
 ) -> None:
-    """Of steps that were not recorded too; rank 0 logged one step more."""
+    """Steps that were not recorded count too; rank 0 logged one step more."""
     runs = []
     for number in range(2):
         model = nn.ReLU()
@@ -838,7 +838,7 @@ def test_what_other_pipelines_ran_is_taken_for_stages_only_if_that_is_said() -> 
 
 
 def test_stages_whose_paths_are_alike_have_no_sites_that_could_be_mixed_up() -> None:
-    """As ranks of one model they would be added up: only their runs know that they are stages."""
+    """Ranks of one model would be added up: only their runs know that they are stages."""
     types = {**BLOCKS, "layers.0": ("Linear",)}
     runs = [stage_run(n, 0, types=types) for n in range(2)]
     runs[1] = with_meta(runs[1], stages=(1,))

@@ -135,7 +135,7 @@ def assert_whole(
 
 
 def merged(folder: Path, name: str, num: int) -> tt.Run:
-    """Of files in any order, saved and opened again."""
+    """Merge files in any order, saved and opened again."""
     files = [folder / f"{name}{rank}.safetensors" for rank in reversed(range(num))]
     run = tt.merge(files)
     again = tt.open(run.save(folder / f"{name}.safetensors"))

@@ -44,7 +44,7 @@ def recorded(to: Sequence[tt.Sink], steps: Sequence[int] = range(STEPS)) -> tt.R
 
 
 def views(folder: Path, every: int) -> dict[str, tt.Run]:
-    """The same run while it is watched, in its folder and in a file."""
+    """One run while it is watched, in its folder and in a file."""
     path = folder / "run"
     live = recorded([tt.Stats(), tt.Disk(path, every=every)])
     opened = tt.open(path)
@@ -102,7 +102,7 @@ def test_a_step_that_was_measured_counts_where_some_values_were_kept_too(
 
 
 def mixed(measured: Sequence[int], kept: Sequence[int], **how: Any) -> tt.Run:
-    """Of steps that were measured and others whose values were kept, as after a crash."""
+    """A run of steps that were measured and others whose values were kept, as after a crash."""
     one, two = recorded([tt.Stats(**how)], measured), recorded([tt.Memory()], kept)
     return held_run(two.records(), two.meta, series=one.series)
 

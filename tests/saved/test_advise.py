@@ -1,4 +1,4 @@
-"""What ``tt.advise_offload`` measures and recommends, against bytes counted by hand."""
+"""``tt.advise_offload`` measures and recommends: against bytes counted by hand."""
 
 from __future__ import annotations
 

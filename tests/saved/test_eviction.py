@@ -1,4 +1,4 @@
-"""What is handed to backward while it is on its way."""
+"""Backward gets the right tensor while it is on its way."""
 
 from __future__ import annotations
 

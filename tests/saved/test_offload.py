@@ -437,7 +437,7 @@ def test_dtensors_stay_as_they_are() -> None:
 
 @contextmanager
 def autograds_own_error(plain: Callable[[], object]) -> Iterator[None]:
-    """The same message that autograd gives without torchtap."""
+    """Autograd's own message, as without torchtap."""
     with pytest.raises(RuntimeError, match=OVERWRITTEN) as expected:
         plain()
     with pytest.raises(RuntimeError) as found:
@@ -701,7 +701,7 @@ def test_the_same_offload_inside_itself() -> None:
 
 
 def test_offloads_inside_each_other_share_the_work() -> None:
-    """What the inner one keeps is offered to the outer one."""
+    """The outer offload is offered what the inner one keeps."""
     x, i = noise(64, 64).requires_grad_(), torch.randint(64, (64, 64))
     with offloads() as outer, tt.offload(tt.codecs.fp16(), min_bytes=0) as inner:
         loss = x.gather(0, i).sin().sum()
@@ -899,7 +899,7 @@ def test_a_budget_is_kept(to: str, max_bytes: int, delay: int) -> None:
 
 
 def test_a_budget_is_kept_seen_from_outside() -> None:
-    """Of all tensors that were saved, few enough are alive."""
+    """Few enough of all tensors that were saved are alive."""
     x = noise(100, 100).requires_grad_()
     max_bytes = 5 * x.nbytes
     off = offloads(max_bytes=max_bytes)

@@ -1,4 +1,4 @@
-"""What comes back is what backward would have found without offloading."""
+"""Backward finds what it would have found without offloading."""
 
 from __future__ import annotations
 

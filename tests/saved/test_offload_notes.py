@@ -1,4 +1,4 @@
-"""What was asked of ``tt.offload`` and did not happen: an error at once, at the end, or a note."""
+"""``tt.offload`` says what was asked and did not happen: at once, at the end, or in a note."""
 
 from __future__ import annotations
 
@@ -326,7 +326,7 @@ def test_torch_jit_script_says_what_to_do() -> None:
 
 
 def test_suspending_does_not_remove_hooks_of_the_user() -> None:
-    """As the page says."""
+    """The example of the page."""
     with (
         tt.offload("disk"),
         saved_tensors_hooks(lambda t: t, lambda t: t),

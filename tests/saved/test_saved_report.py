@@ -104,7 +104,7 @@ def test_sorting_and_plain_values() -> None:
 
 
 def counted_by_hand(model: nn.Module, run: Callable[[], Any]) -> dict[str, int]:
-    """What a pair of plain hooks sees and holds, each storage once."""
+    """Tensors that a pair of plain hooks sees and holds, each storage once."""
     own = {
         kind: {tensor.untyped_storage()._cdata for tensor in tensors}
         for kind, tensors in (("params", model.parameters()), ("buffers", model.buffers()))

@@ -1,4 +1,4 @@
-"""Where the saved-tensor hooks of an offload are on: from call to call, and from block to block."""
+"""Saved-tensor hooks of an offload are on from call to call, and from block to block."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a run goes on is concluded from its process and its rhythm."""
+"""A run's process and rhythm tell whether it goes on."""
 
 from __future__ import annotations
 

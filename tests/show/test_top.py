@@ -104,7 +104,7 @@ def test_a_module_that_makes_bad_of_finite_is_named(tmp_path: Path) -> None:
 
 
 def test_bad_gradients_of_skipped_steps_are_no_alarm(tmp_path: Path) -> None:
-    """As a ``GradScaler`` skips them: what was infinite once is said, and the exit code is 0."""
+    """Steps that a ``GradScaler`` skips: Inf is said once, and the exit code is 0."""
     net = blocks()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     sinks = [tt.Disk(tmp_path / "run", values=None), tt.Stats()]

@@ -748,3 +748,74 @@ def test_calls_of_the_kernel_keep_the_references_of_none() -> None:
         for _ in range(1000):
             tt.measure(x, **options)
         assert abs(sys.getrefcount(None) - before) < 500
+
+
+# --- is everything finite ---------------------------------------------------------------------
+
+
+def ends(dtype: torch.dtype, size: int) -> torch.Tensor:
+    """The largest and the smallest numbers in turns, none of which is an infinity."""
+    info = torch.finfo(dtype)
+    turn = [info.max, 0.0, info.min, info.smallest_normal / 2, -0.0, info.smallest_normal]
+    return torch.tensor((turn * (size // 6 + 1))[:size], dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("size", [0, 1, 3, 4, 5, 31, 64, 259])
+def test_a_number_that_is_not_finite_is_seen_wherever_it_stands(
+    dtype: torch.dtype, size: int
+) -> None:
+    x, others = ends(dtype, size), list[torch.Tensor]()
+    assert native.are_finite([x, x], others)
+    for place in range(size):
+        for bad in (torch.inf, -torch.inf, torch.nan, -torch.nan):
+            one = x.clone()
+            one[place] = bad
+            assert not native.are_finite([x, one, x], others)
+    assert not others
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_a_nan_of_any_bits_is_seen(dtype: torch.dtype) -> None:
+    ints = {2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]
+    infinite = torch.full((70,), torch.inf, dtype=dtype)
+    least = (infinite.view(ints) + 1).view(dtype)  # One bit more than that of infinity.
+    assert bool(least.isnan().all())
+    assert not native.are_finite([least], [])
+    assert not native.are_finite([(-least)[:1]], [])
+
+
+def test_threads_share_the_elements_of_all_tensors() -> None:
+    sizes = [1 << 20, 1, (1 << 20) + 3, 70]
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        tensors = [torch.zeros(size, dtype=torch.bfloat16) for size in sizes]
+        assert native.are_finite(tensors, [])
+        for one in tensors:
+            for place in (0, len(one) // 3, len(one) // 2, len(one) - 1):
+                one[place] = torch.nan
+                assert not native.are_finite(tensors, [])
+                one[place] = 0
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_tensors_that_do_not_lie_ready_are_left_to_others() -> None:
+    x = torch.full((4, 6), torch.nan)
+    left = [
+        x[:, ::2],
+        x.to_sparse(),
+        x.to("meta"),
+        x.to(torch.complex64),
+        x.to(torch.float8_e5m2),
+        torch._efficientzerotensor((2, 3)),
+        torch.nn.Parameter(x),
+        torch.nested.nested_tensor([x, x], layout=torch.jagged),
+    ]
+    others = list[torch.Tensor]()
+    assert native.are_finite(left, others)
+    assert [id(one) for one in others] == [id(one) for one in left]
+    for one in (x.t(), x.expand(1, 4, 6), x[1:], -x):
+        assert not native.are_finite([one], [])
+    assert not native.are_finite([x.view(2, 3, 2, 2).to(memory_format=torch.channels_last)], [])

@@ -17,7 +17,7 @@ SITE = Site("conv", "output", "")
 
 
 def last(tensor: Tensor) -> Tensor:
-    """The same, channels last."""
+    """The tensor, channels last."""
     return tensor.contiguous(memory_format=torch.channels_last)
 
 

@@ -105,7 +105,7 @@ def test_a_sink_may_make_a_step_of_an_optimizer_when_it_is_given_a_parameter() -
 
 
 def test_a_late_backward_adds_to_further_statistics_of_all_steps_alone() -> None:
-    """Of a step whose states are kept no longer, a late part is not the whole."""
+    """A late part of a step whose states are kept no longer is not the whole."""
     model = nn.ModuleDict({"a": nn.Linear(2, 2)})
     how = tt.Stats(statistics=[tt.stats.top_k(1)], keep=1)
     with tt.watch(model, "*:grad_output", to=how) as w:

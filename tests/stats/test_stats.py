@@ -43,7 +43,7 @@ def assert_same(found: Any, expected: Any) -> None:
 
 
 def both(model: nn.Module, where: str, run: Any, *, steps: int = 2, **how: Any) -> Any:
-    """What was measured, beside what was kept, in one and the same run."""
+    """Measured and kept values of one and the same run."""
     with tt.watch(model, where, to=[tt.Memory(), tt.Stats(exact=True, **how)]) as w:
         for _ in range(steps):
             run()

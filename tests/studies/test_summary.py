@@ -1,4 +1,4 @@
-"""What a model is made of."""
+"""``tt.summary`` tells what a model is made of."""
 
 from __future__ import annotations
 

@@ -318,7 +318,7 @@ def test_a_module_that_contains_itself_can_be_proved() -> None:
 
 
 class Mine(RuntimeError):
-    """Of the user."""
+    """A class of the user."""
 
 
 @pytest.mark.parametrize("place", ["forward", "loss"])

@@ -1,4 +1,4 @@
-"""What a watch says that it did not see, in the form in which tests compare it."""
+"""Absences of a watch in the form in which tests compare them."""
 
 from __future__ import annotations
 

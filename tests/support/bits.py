@@ -1,4 +1,4 @@
-"""What can be seen of a run from outside, bit for bit, as plain values that compare with ``==``."""
+"""Everything that is seen of a run from outside, bit for bit, as plain values for ``==``."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def content(tensor: Tensor | None) -> Any:
 
 
 def same(left: Any, right: Any) -> bool:
-    """Whether tensors, or tuples and lists of them, are the same bit for bit, with their strides.
+    """Return whether tensors, or tuples and lists of them, are equal to the bit, with strides.
 
     NaN equals NaN, and -0 is not 0.
     """
@@ -82,7 +82,7 @@ def value_bits(value: Any) -> Any:
 
 
 def nature(tensor: Tensor) -> Any:
-    """What autograd knows of a tensor."""
+    """Autograd's facts of a tensor."""
     version = None if tensor.is_inference() else tensor._version
     made_by = None if tensor.grad_fn is None else tensor.grad_fn.name()
     return version, tensor.requires_grad, tensor.is_leaf, tensor._is_view(), made_by

@@ -98,7 +98,7 @@ class GPT(nn.Module):
 
 
 class Port(nn.Module):
-    """The same network under other names, with its blocks one level further in."""
+    """The network under other names, with its blocks one level further in."""
 
     def __init__(self) -> None:
         super().__init__()

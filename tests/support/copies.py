@@ -19,7 +19,7 @@ def written_by_torch(model: Any) -> bytes:
 
 
 def loaded_by_torch(content: bytes) -> Any:
-    """What ``torch.load`` makes of a file."""
+    """The object that ``torch.load`` makes of a file."""
     return torch.load(io.BytesIO(content), weights_only=False)
 
 

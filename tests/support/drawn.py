@@ -75,12 +75,12 @@ def is_whole(figure: Any) -> bool:
 
 
 def x_of(line: Any) -> Any:
-    """What a line has on the x axis."""
+    """Values of a line on the x axis."""
     return line.get_xdata()
 
 
 def y_of(line: Any) -> Any:
-    """What a line has on the y axis."""
+    """Values of a line on the y axis."""
     return line.get_ydata()
 
 

@@ -8,9 +8,9 @@ from torch import Tensor
 EVERY = sorted({one for one in vars(torch).values() if isinstance(one, torch.dtype)}, key=str)
 """All that this PyTorch has."""
 QUANTIZED = [one for one in EVERY if str(one).startswith(("torch.qint", "torch.quint"))]
-"""Those of tensors that have a scale beside their numbers."""
+"""Dtypes of tensors that have a scale beside their numbers."""
 PLAIN = [one for one in EVERY if one not in QUANTIZED]
-"""Those whose tensors are their bits."""
+"""Dtypes of tensors that are their bits."""
 
 
 def any_bits(dtype: torch.dtype, *dims: int) -> Tensor:

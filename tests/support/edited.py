@@ -1,4 +1,4 @@
-"""What an edit makes of one tensor, without a model, and how it is compared."""
+"""The result of an edit for one tensor, without a model, and how it is compared."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def at_site(tensor: Tensor, site: str = "m:output", step: int = 0, call: int = 0
 
 
 def done(edit: Any, tensor: Tensor, **place: Any) -> Tensor:
-    """What an edit makes of a tensor, which stays as it is."""
+    """The result of an edit for a tensor, which stays as it is."""
     before = tensor.clone()
     new = edit(tensor, at_site(tensor, **place))
     assert torch.equal(tensor.isnan(), before.isnan()) and new is not None

@@ -72,7 +72,7 @@ def _is_foreign(module: types.ModuleType, value: Any) -> bool:
 
 
 def _members(value: type) -> dict[str, Any]:
-    """What a class of torchtap and its bases in torchtap define, and its fields."""
+    """Members that a class and its bases in torchtap define, and its fields."""
     ours = [base for base in reversed(value.__mro__) if base.__module__.startswith("torchtap")]
     members = {name: kind for base in ours for name, kind in base.__annotations__.items()}
     members |= {name: member for base in ours for name, member in vars(base).items()}

@@ -190,7 +190,7 @@ BOTH_SIDES = {
     "encoder_ffn_dim": 16,
     "decoder_ffn_dim": 16,
 }
-"""Of an encoder and a decoder."""
+"""Classes of an encoder and a decoder."""
 MAMBA = {
     "vocab_size": 33,
     "hidden_size": 16,

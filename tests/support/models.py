@@ -18,7 +18,7 @@ _M = TypeVar("_M", bound=nn.Module)
 
 
 def seeded(make: Callable[[], _M], seed: int = 0) -> _M:
-    """The same weights every time, without a trace in the global random numbers."""
+    """Make equal weights every time, without a trace in the global random numbers."""
     with fixed_seed(seed):
         return make()
 
@@ -69,7 +69,7 @@ def chain(x: Tensor, length: int = 6) -> Tensor:
 
 
 def gradient_of_chain(x: Tensor, length: int = 6) -> Tensor:
-    """Of ``chain``, by plain autograd."""
+    """Gradients of ``chain``, by plain autograd."""
     return torch.autograd.grad(chain(x, length), x)[0]
 
 

@@ -129,7 +129,7 @@ def _build(
 
 
 def seeded_by(text: str, make: Callable[[], T]) -> T:
-    """What ``make`` makes with random numbers that this text fixes, and no others drawn."""
+    """The result of ``make`` with random numbers that this text fixes, and no others drawn."""
     with fixed_seed(zlib.crc32(text.encode())):
         return make()
 

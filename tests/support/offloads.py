@@ -45,7 +45,7 @@ class Keeps(torch.autograd.Function):
 
 
 def kept_through(off: tt.Offload, *tensors: Tensor) -> Sequence[Tensor]:
-    """What backward gets in place of these tensors, which are offloaded."""
+    """Tensors that backward gets in place of these, which are offloaded."""
     x = torch.ones(1, requires_grad=True)
     with off:
         loss = Keeps.apply(x, *tensors)
@@ -76,7 +76,7 @@ def facts(tensor: Tensor) -> Any:
 def gradients(
     model: nn.Module, loss: Tensor, *, retain_graph: bool = False, create_graph: bool = False
 ) -> tuple[Tensor | None, ...]:
-    """Of the parameters that require grad."""
+    """Gradients of the parameters that require grad."""
     params = [param for param in model.parameters() if param.requires_grad]
     retain_graph |= create_graph
     return torch.autograd.grad(

@@ -35,7 +35,7 @@ class Op(nn.Module):
         self.in_place = in_place
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the operator gives."""
+        """The results of the operator."""
         return self.function(*args, **kwargs)
 
 

@@ -30,7 +30,7 @@ class Block(NamedTuple):
 
     @property
     def printed(self) -> list[str]:
-        """What the page says that a Python block prints: the comments at its end."""
+        """The output that the page claims of a Python block: the comments at its end."""
         lines = self.text.splitlines()
         first = len(lines)
         while first and lines[first - 1].startswith("#"):
@@ -55,7 +55,7 @@ def blocks(text: str, *languages: str) -> list[Block]:
 
 
 def prose(text: str) -> str:
-    """What is left without the blocks."""
+    """The text that is left without the blocks."""
     return _FENCE.sub("", text)
 
 
@@ -116,7 +116,7 @@ def _run(page: Path, block: Block, names: dict[str, Any]) -> list[str]:
 
 
 def differences(shown: list[str], real: list[str]) -> Iterator[str]:
-    """Where the output in a page is not what came out.
+    """Places in a page where the output is not what came out.
 
     Columns may be of another width. Numbers may be off by 0.2 %, or by what rounding leaves of
     zero, and a page may show fewer of their digits. The size of a picture or page depends on the

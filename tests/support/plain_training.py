@@ -1,4 +1,4 @@
-"""What plain hooks see of a training, step by step, and a small model to train."""
+"""Plain hooks on a training, step by step, and a small model to train."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class SmallNet(nn.Module):
         return {"loss": (y.squeeze(-1) - labels).square().mean(), "logits": y}
 
     def gradient_checkpointing_enable(self, **how: Any) -> None:
-        """As the Trainer of transformers asks for it."""
+        """Arguments in the form in which the Trainer of transformers asks for them."""
         self.is_checkpointed = True
 
 
 def small_net() -> SmallNet:
-    """The same weights every time."""
+    """Make equal weights every time."""
     return seeded(SmallNet)
 
 
@@ -124,7 +124,7 @@ def _grad_hook(values: PlainValues, site: str) -> Any:
 
 
 def assert_same(run: tt.Run, values: PlainValues) -> None:
-    """What was recorded is what plain hooks saw: every value, in its step, and no other."""
+    """Assert that every value was recorded that plain hooks saw, in its step, and no other."""
     found: dict[tuple[str, str, int], list[Any]] = defaultdict(list)
     for phase in ("forward", "eval"):
         for record in run.records(phase=phase):

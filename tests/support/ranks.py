@@ -11,7 +11,7 @@ from pathlib import Path
 import torchtap
 
 ABORTED = b"terminate called without an active exception"
-"""What C++ says when the interpreter ends while a thread of gloo still waits for it: this aborts a
+"""The words of C++ when the interpreter ends while a thread of gloo waits for it: this aborts a
 rank of any script now and then, on a loaded machine one in six, also without torchtap."""
 
 _END = """
@@ -22,7 +22,7 @@ os._exit(0)  # PyTorch's own threads of gloo abort the interpreter's end now and
 
 
 def run_on_two_ranks(folder: Path, program: str) -> None:
-    """As :func:`run_on_ranks`, on two."""
+    """Run a function as :func:`run_on_ranks` does, on two."""
     run_on_ranks(folder, program, 2)
 
 

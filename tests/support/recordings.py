@@ -1,4 +1,4 @@
-"""What a folder of ``tt.Disk`` holds, as plain values that compare with ``==``."""
+"""The content of a folder of ``tt.Disk``, as plain values that compare with ``==``."""
 
 from __future__ import annotations
 

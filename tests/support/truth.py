@@ -1,4 +1,4 @@
-"""What really flows through a model, found without torchtap.
+"""The values that really flow through a model, found without torchtap.
 
 Values come from a plain run of a deep copy, whose hooks only read. Gradients come from a second
 deep copy, the *twin*, in which every tensor that enters or leaves a module is replaced by a copy
@@ -62,7 +62,7 @@ class Key(NamedTuple):
 
 @dataclass(slots=True)
 class Entry:
-    """What is known of one tensor.
+    """The facts of one tensor.
 
     Attributes:
         leaf: its name inside the arguments or the result.
@@ -363,7 +363,7 @@ class _Reader:
         """A reader is not asked for gradients."""
 
     def passes_over(self) -> bool:
-        """Whether the call that begins or ends now is none of the forward."""
+        """Return whether the call that begins or ends now is none of the forward."""
         return torch._C._current_graph_task_id() != -1
 
     def enter(self, frame: _Frame, args: Any, kwargs: Any) -> Any:
@@ -559,7 +559,7 @@ def _parts(value: Any) -> list[tuple[Any, Any]]:
 
 
 def _mapped(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
-    """The same nested value with other tensors; itself, where nothing changes."""
+    """Rebuild a nested value with other tensors; returns itself, where nothing changes."""
     if isinstance(value, Tensor):
         return function(value)
     new = [(name, part, _mapped(part, function)) for name, part in _parts(value)]
@@ -598,7 +598,7 @@ def _widened_leaf(tensor: Tensor) -> Tensor:
 
 
 def _remembering(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """The same tensor gives the same result."""
+    """One tensor always gives one result."""
     known: dict[int, tuple[Tensor, Tensor]] = {}
 
     def remembered(tensor: Tensor) -> Tensor:

@@ -28,7 +28,7 @@ SAMPLES = list(module_db.samples(most=1))
 
 @dataclasses.dataclass
 class Outcome:
-    """What one run of a specimen leaves behind."""
+    """Everything that one run of a specimen leaves behind."""
 
     tensors: list[Tensor]
     silent: set[str]

@@ -24,7 +24,7 @@ _RUNS: dict[tuple[str, str], Made] = {}
 
 
 def wrong(row: Row, column: str) -> list[str]:
-    """What is otherwise than expected in a cell; empty where all is right."""
+    """Everything that is otherwise than expected in a cell; empty where all is right."""
     expected = row.cell("together" if column == "alone" else column)
     if column == "alone":  # What communicates unasked would wait for the others.
         column = "together" if torch.distributed.get_rank() == 0 else "plain"

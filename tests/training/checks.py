@@ -1,4 +1,4 @@
-"""What must hold in a cell of the matrix."""
+"""Checks of a cell of the matrix."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def far_apart(plain: Made, other: Made, tolerance: float) -> list[str]:
 
 
 def wrong_records(watch: Any, truth: PlainTruth, tolerance: float, is_reentrant: bool) -> list[str]:
-    """What was recorded otherwise than it was, or is neither recorded nor absent."""
+    """Values that were recorded otherwise than they were, or are neither recorded nor absent."""
     found = []
     absent = {(str(entry.site.path), entry.site.port, entry.site.leaf) for entry in watch.absent}
     recorded: dict[Place, list[Flowed]] = {}
@@ -77,7 +77,7 @@ def wrong_records(watch: Any, truth: PlainTruth, tolerance: float, is_reentrant:
 def wrong_statistics(
     watch: Any, truth: PlainTruth, tolerance: float, is_reentrant: bool
 ) -> list[str]:
-    """What was measured otherwise than it was, or is neither measured nor absent."""
+    """Values that were measured otherwise than they were, or are neither measured nor absent."""
     found = []
     absent = {(str(entry.site.path), entry.site.port, entry.site.leaf) for entry in watch.absent}
     run = watch.run
@@ -202,6 +202,6 @@ def _shown(one: Tensor, true: Tensor) -> str:
 
 
 def told(made: Made, pattern: str) -> bool:
-    """Whether a column said what was expected of it."""
+    """Return whether a column said what was expected of it."""
     texts = (*made.told, *made.reported)
     return any(re.search(pattern, text, re.DOTALL) for text in texts)

@@ -125,7 +125,7 @@ class TiedBlock(nn.Module):
         return self.compute(x)
 
     def compute(self, x: Tensor) -> Tensor:
-        """What is checkpointed."""
+        """The part that is checkpointed."""
         return x + self.down(self.drop(F.gelu(self.up(self.norm(x)))))
 
 

@@ -1,4 +1,4 @@
-"""What really flows in a training, found by plain hooks: on modules, tensors and optimizers."""
+"""The values that really flow in a training, found by plain hooks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from torchtap.core.tree import argument_leaves, leaves
 
 
 class Place(NamedTuple):
-    """Where and in which step something flowed."""
+    """Site and step at which something flowed."""
 
     path: str
     port: str
@@ -220,6 +220,6 @@ def _is_in_backward() -> bool:
 
 
 def _is_in_transform() -> bool:
-    """Where tensors stand for others."""
+    """Tensors that stand for others."""
     is_in_transform = torch._C._functorch.peek_interpreter_stack() is not None
     return is_in_transform or torch.compiler.is_exporting()

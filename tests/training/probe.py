@@ -1,4 +1,4 @@
-"""What a row's training is run with: one column's tool, and notes of what the training makes."""
+"""The tool of one column for a row's training, and notes of what the training makes."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from torchtap.hooks.saved_pairs import top
 COLUMNS = ("Memory", "Stats", "edit", "offload", "verify", "together")
 EVERY_PORT = "*:*,param,buffer,param_grad,step_grad,update"
 FACTOR, MOST = 0.5, 1e-3
-"""What the edits of the matrix do: to an output, and to its gradient."""
+"""The edits of the matrix: of an output, and of its gradient."""
 
 
 @dataclass(slots=True)
 class Made:
-    """What a training made, and what the tool of a column has to say of it.
+    """The values that a training made, and what the tool of a column has to say of them.
 
     Attributes:
         facts: name -> bits of each loss and gradient, and of the state at the end.
@@ -293,7 +293,7 @@ def _tables(model: nn.Module, optimizers: list[Optimizer]) -> dict[str, Any]:
 
 
 def _names(table: Any) -> list[str]:
-    """Of functions, so that two runs can be compared."""
+    """Names of functions, so that two runs can be compared."""
     return [str(getattr(hook, "__qualname__", type(hook).__qualname__)) for hook in table.values()]
 
 

@@ -14,7 +14,7 @@ Train = Callable[[Probe], object]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a cell is expected to be.
+    """The expectation of a cell.
 
     Attributes:
         kind: ``works``; ``said``: what cannot be had is said, and the training is as without us;
@@ -30,7 +30,7 @@ WORKS = Outcome("works")
 
 
 def said(pattern: str) -> Outcome:
-    """What cannot be had is said with these words."""
+    """These words say what cannot be had."""
     return Outcome("said", pattern)
 
 
@@ -81,7 +81,7 @@ class Row:
         ]
 
     def cell(self, column: str) -> Outcome:
-        """What is expected of a column."""
+        """The expectation of a column."""
         return self.cells.get(column, WORKS)
 
 

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 COMPILED = Rows()
 IN_GRAPH = "inside torch.compile there are no autograd nodes"
-"""Where statistics are measured inside of the graph."""
+"""Columns whose statistics are measured inside of the graph."""
 UNCOMPILED = "compiled, and run uncompiled for this proof"
 ABOUT = 1e-4
 FULLGRAPH = refused("torchtap: .*fullgraph=False")

@@ -30,7 +30,7 @@ def mlp() -> nn.Sequential:
 
 
 def sgd(model: nn.Module) -> torch.optim.Optimizer:
-    """Of what can be trained."""
+    """Make the optimizer of the parameters that can be trained."""
     return torch.optim.SGD([p for p in model.parameters() if p.requires_grad], 0.05)
 
 

@@ -25,7 +25,7 @@ from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint
 
 PLAIN = Rows()
 UNUSED = "no gradient arrived: no backward was run, the loss does not depend on it"
-"""Of outputs that the loss does not use."""
+"""The reason at outputs that the loss does not use."""
 NOT_CALLED = "the module was not called: its parent skipped it"
 NO_GRADIENT = "no optimizer made a step with it in step .*: it has no gradient"
 NO_BACKWARD = "no backward reached the parameter"

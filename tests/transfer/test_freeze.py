@@ -206,7 +206,7 @@ def test_lbfgs_that_remembers_is_an_error_and_what_it_moved_is_back(keep_grad: b
 
 
 class _DecaysAll(SGD):
-    """As many published optimizers: decays what has no gradient, too."""
+    """An optimizer like many published ones: decays what has no gradient, too."""
 
     through_data = True
 

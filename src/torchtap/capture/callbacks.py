@@ -135,12 +135,15 @@ class PostForward(TapHook[Listener]):
             self._leave(args, kwargs, output)
             return
         is_view = output._is_view()
+        # A view can be written through by whoever holds it; the end of a call around it is the last
+        # chance to see that.
         if is_view and not engine.hooks.running.stack:
             self._leave(args, kwargs, output)  # No call around it will tell of writes into it.
             return
         if not tap.has_run:
             tap.note_first_call()
         tap.has_trained = True
+        # No numbering by memory: in plain training no checkpoint runs this call again.
         call = next(tap.calls)
         if state is not None:
             engine.values.take_plain(state, output, call)

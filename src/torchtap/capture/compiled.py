@@ -96,6 +96,8 @@ class Part:
         self.tells = tells
         number = next(_numbers)
         with torch.inference_mode(False):  # A graph saves it for backward.
+            # A tensor: a number would become a constant of the graph, which would then serve one
+            # hook alone and be compiled again for each module.
             self.ticket = torch.tensor(number, device="cpu")
         _filters[self.asks] = tap.filters
         _parts[number] = self
@@ -136,6 +138,7 @@ class Part:
         if is_gradient:
             state.received += 1
             backward = engine.gradients.backwards.number()
+        # Inductor plans the memory of a graph and writes into it again: a value is read at once.
         if phase is not FORWARD or not state.meter(value, engine.step):
             row = (state.site, engine.step, 0, phase, backward, (), value, UNVERSIONED)
             engine.emit(Record(*row))
@@ -329,6 +332,7 @@ _is_backward_compiled._dynamo_marked_constant = True  # type: ignore[attr-define
 def _run(
     value: Tensor | None, ticket: Tensor, port: str, leaf: str, note: str, trains: bool
 ) -> None:
+    # Nothing, where the watch was closed and the graph lives on: compiled code outlives hooks.
     part = _parts.get(int(ticket))
     if part is not None:
         part.take(value, port, leaf, note, trains=trains)

@@ -57,6 +57,7 @@ class CopyPolicy:
             can overwrite it); and labels that say which part it is.
         """
         own, labels = local(tensor)
+        # The sink has read it before the hook returns, so no writer can come in between.
         if self.copy == ALIAS:
             return own, UNVERSIONED, labels
         if tensor.is_inference() or self._must_copy(state, tensor, foreign):
@@ -75,6 +76,8 @@ class CopyPolicy:
             return True  # No storage to tell who shares it.
         if tensor.requires_grad and tensor.grad_fn is None and not state.site.is_gradient:
             return True  # A leaf: a tensor of the program's own.
+        # By the address of the storage object: data_ptr() of an empty tensor is 0, and CUDA's
+        # allocator hands the same address out again.
         if tensor.untyped_storage()._cdata in foreign:
             return True
         if state.copies is None:
@@ -94,6 +97,8 @@ class CopyPolicy:
     def learn(self) -> None:
         """Conclude from the pass that has ended."""
         for state, witness, version in self._witnesses:
+            # Overwritten once, a site is copied for good: which steps write (every tenth, say) is
+            # not learned.
             if witness._version != version:
                 state.copies = True
             elif state.copies is None:

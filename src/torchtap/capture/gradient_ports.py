@@ -143,6 +143,8 @@ class Gradients:
         """Take a gradient that has arrived."""
         if gradient is None:
             return
+        # torch.autograd.grad(..., is_grads_batched=True) and torch.func send wrappers of many
+        # gradients through the same hooks: each would be measured as if it were one.
         if is_legacy_batched(gradient) or is_of_transform(gradient):  # See ``is_batched``.
             state.reason = BATCHED
             return
@@ -182,6 +184,8 @@ class Gradients:
             return
         if not tensor.requires_grad:
             state.reason = why_no_grad(tensor)
+        # No backward runs through the graph that a non-reentrant checkpoint makes anew: it is
+        # thrown away when its saved tensors are taken, so a hook on it would wait for ever.
         elif call >= 0 and (current_task() == -1 or not is_graph_discarded()):
             pending = PendingGradient(self, state, call, phase, labels)
             self._hook(tensor, GradHook(pending.add))
@@ -204,6 +208,9 @@ class Gradients:
         else:
             state.expected += 1
             hook = GradHook(self.deliver, state, self.step, call, ())
+        # Hooked as it is now: a write in place later gives the tensor another node, and this hook
+        # stays with the old one, whose gradient is that of the value taken.
+        # (register_full_backward_hook refuses such modules, pytorch/pytorch#61519.)
         self.on_tensors.put(tensor, hook)
 
     def announce(self, outputs: Iterable[Tensor]) -> None:
@@ -288,6 +295,7 @@ class Gradients:
                 if entry.geometry is None and entry.place in inputs.states
             ]
             for place in direct:
+                # A module may return one argument several times, and its gradient comes once.
                 if place not in unchanged:
                     unchanged.add(place)
                     state, call, phase = inputs.states[place], inputs.call, inputs.phase
@@ -328,6 +336,7 @@ class Gradients:
                 add_boundary_gradients, pending, found, inputs.shapes[place], tensor.dtype
             )
             if self._looks_before and node.metadata.get(EDITED) == inputs.path:
+                # Before the identity's own hooks, which are the edits.
                 handle = node.register_prehook(partial(_as_prehook, hook))
             else:
                 handle = node.register_hook(hook)
@@ -387,7 +396,11 @@ class Gradients:
         if not force and len(self.on_tensors.tables) + len(self._handles) < self._prune_at:
             return
         self.on_tensors.prune()
+        # The table of hooks belongs to its tensor or node, and the handle refers to it weakly: with
+        # the table gone, the graph was freed.
         self._handles = [h for h in self._handles if h.hooks_dict_ref() is not None]
+        # Twice what is alive, so that pruning costs a constant share of hooking, however long a
+        # graph lives.
         self._prune_at = 1024 + 2 * (len(self.on_tensors.tables) + len(self._handles))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -17,7 +16,7 @@ from torchtap.core.plan import Plan
 from torchtap.core.ports import FLOW_PORTS, STATE_PORTS
 from torchtap.core.site import Site
 from torchtap.core.text import plural
-from torchtap.core.torch_private import is_compiled_module
+from torchtap.core.torch_private import imported_dynamo, is_compiled_module
 from torchtap.hooks.site_state import SiteState, Tap
 from torchtap.runs.records import overwritten
 
@@ -208,11 +207,6 @@ class Missing:
             )
 
 
-def is_compiler_used() -> bool:
-    """Return whether anything in this process may have been compiled."""
-    return "torch._dynamo" in sys.modules
-
-
 def why_not_called(plan: Plan, path: str, *, model_ran: bool, verb: str) -> str:
     """Return a reason for a module without a call.
 
@@ -224,7 +218,7 @@ def why_not_called(plan: Plan, path: str, *, model_ran: bool, verb: str) -> str:
     """
     if is_container(plan, path):
         return "it has no forward: a container is never called"
-    compiled = is_compiler_used()
+    compiled = imported_dynamo() is not None
     first = f"{verb} before the first compiled call, or call torch.compiler.reset()"
     if not model_ran:
         hint = f" (or it was compiled before: {first})" if compiled else ""
@@ -259,7 +253,8 @@ def _why_missing(state: SiteState) -> str | None:
     if state.seen:
         return f"no gradient arrived for {missing} of {state.expected} calls"
     if missing > 0:
-        inside = ", is computed from it inside a compiled graph only" if is_compiler_used() else ""
+        compiled = imported_dynamo() is not None
+        inside = ", is computed from it inside a compiled graph only" if compiled else ""
         return (
             f"no gradient arrived: no backward was run, the loss does not depend on it{inside}, or "
             f"it is a view that was overwritten later"

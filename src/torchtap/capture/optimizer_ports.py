@@ -121,12 +121,16 @@ class OptimizerPorts:
         held = (param for group in optimizer.param_groups for param in group["params"])
         params = {id(param): param for param in held if id(param) not in known}
         updated = self._states("update") if self.recording else {}
+        # Copied, since a step writes in place, and without a graph; of a sharded parameter what
+        # this rank holds, since gathering it would take all ranks.
         before = {
             key: local(param)[0].detach().clone() for key, param in params.items() if key in updated
         }
         computes = has_closure(args, kwargs)
         if self.recording:
             if before:
+                # A step with a closure runs the model itself: parameters are taken by that forward,
+                # in time.
                 self._stepping(is_late=not computes)
             if not computes:
                 self._take_gradients(optimizer, params)
@@ -168,6 +172,8 @@ class OptimizerPorts:
         try:
             with torch.no_grad():
                 own, labels = local(param)
+                # In the dtype of the parameter: where an update is lost to rounding it is 0 here,
+                # as it was there.
                 change = own.detach() - old
         except RuntimeError as error:  # It must not stop the training.
             for state in states:

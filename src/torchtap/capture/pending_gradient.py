@@ -146,9 +146,12 @@ class PendingGradient:
                 "tt.mark, or return a copy"
             )
             return
+        # Needs no callback at the end of the backward, which would hold the gradient until then.
         if self.num_parts == 1:
             self._deliver(part)
             return
+        # With create_graph=True a part has a graph of its own, which the sum must neither grow nor
+        # keep.
         part = part.detach()
         task = current_task()
         if task in self.sums:
@@ -164,12 +167,14 @@ class PendingGradient:
     def give_up(self, reason: str) -> None:
         """It is not available in the backward that is running."""
         self.state.reason = reason
+        # Counted once for each backward, however many of its parts cannot be had.
         if self.given_up != current_task():
             self.given_up = current_task()
             self.state.expected += self.has_arrived  # Expected once more, and never received.
 
     def on_overwritten(self, geometry: Geometry, argument: Geometry | None) -> Callable[..., Any]:
         """Make the hook of the ``CopySlices`` node that overwrote a view: one more part comes."""
+        # From now on it is the sum of two nodes' parts, and known only when the backward ends.
         self.num_parts += 1
         self.labels = (*self.labels, SHARED)
         return partial(take_over, self, geometry, argument)
@@ -215,6 +220,8 @@ def is_wanted_beyond(found: Iterable[BoundaryEdge]) -> bool:
     node: Any = current_node()
     following = node.next_functions
     try:
+        # With inputs= the engine leaves out nodes that lead to none of them (compute_exec_info in
+        # torch/csrc/autograd/engine.cpp): this node may run although the others do not.
         return any(will_run(following[edge.slot][0]) for edge in found)
     except RuntimeError:  # A leaf whose gradient was asked for.
         return True

@@ -198,6 +198,8 @@ class State:
             state.reason = FLAT if is_part_of_flat(param) else OTHER_TENSOR
             return False
         hook = partial(self._take_gradient, backwards, state, weakref.ref(module))
+        # Not register_hook: .grad is complete only after accumulation, over all uses of the
+        # parameter.
         handle = param.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
         self._hooks.add(tap.path, name, param, handle)
         return True
@@ -237,6 +239,7 @@ class State:
 
     def deliver(self) -> None:
         """Hand on parameter gradients, now that the backward has ended."""
+        # Exchanged first: a sink may run a backward of its own, which waits for its own end.
         waiting, self._waiting = self._waiting, {}
         for state, row in waiting.items():
             state.seen = True

@@ -64,6 +64,8 @@ class Values:
             return
         reason = obstacle(tensor)
         if reason is not None:
+            # A meta or fake tensor has no values, a lazy one none yet: reading it would raise in
+            # the model.
             state.expected += 1  # Expected and never received, also where other values came.
             state.reason = reason
             return
@@ -129,6 +131,7 @@ class Values:
 
     def _all_foreign(self, tensor: Tensor, passed: set[int]) -> set[int]:
         """Storages that others may write into: what was passed in, and the model's own state."""
+        # A view of an argument or a parameter has a node of its own, and yet it is their memory.
         source = tensor._base if tensor._is_view() else tensor
         if source is not None and source.grad_fn is not None:
             return passed  # Made by an operation.

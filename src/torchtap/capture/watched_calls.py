@@ -179,6 +179,7 @@ class WatchedCalls:
         found = argument_leaves(args, kwargs, tap.unseen[TAKEN])
         # A forward that a KeyboardInterrupt left has run no forward hook: see FollowedCall.is_over.
         if tap is self.hooks.root and frames and self.hooks.running.is_stale():
+            # Left by the interrupt, they would make this call look nested in one that is over.
             frames.clear()
             self.gradients.views.drop()
         is_outermost = not frames or tap is self.hooks.root
@@ -218,6 +219,7 @@ class WatchedCalls:
             return
         left = self.hooks.running.leave(tap) if has_frame else ()
         frame = left[-1] if left else None
+        # Asked after the call itself was popped.
         is_outermost = not self.hooks.running.stack
         found = leaves(output, tap.unseen[RETURNED])
         if frame is None:
@@ -339,6 +341,7 @@ class WatchedCalls:
     ) -> tuple[int, str]:
         call, phase = self.hooks.numbering.number(tap, args, kwargs)
         frames = self.hooks.running.stack
+        # Now, before a backward inside of it (a reentrant checkpoint's) is the first to be seen.
         if phase is not FORWARD:
             self.gradients.backwards.number()
         elif not frames:

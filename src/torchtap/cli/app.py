@@ -15,12 +15,9 @@ from collections.abc import Sequence
 import click
 
 from torchtap.cli import (
-    commands_check,
-    commands_compare,
     commands_diagnose,
     commands_explain,
     commands_read,
-    commands_replay,
     commands_run,
     commands_script,
     commands_show,
@@ -120,7 +117,7 @@ for command in (
     commands_run.graph,
     commands_script.run,
     commands_read.ls,
-    commands_compare.compare,
+    commands_diagnose.compare,
     commands_diagnose.diagnose,
     commands_store.doctor,
     commands_store.export,
@@ -130,7 +127,7 @@ for command in (
     commands_read.stats,
     commands_show.top,
     commands_show.serve,
-    commands_check.selfcheck,
-    commands_replay.replay,
+    commands_diagnose.selfcheck,
+    commands_diagnose.replay,
 ):
     cli.add_command(command)

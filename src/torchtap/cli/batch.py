@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchtap.cli.model import existing_file
+from torchtap.core.did_you_mean import did_you_mean
 from torchtap.core.errors import InputError, MissingExtraError
-from torchtap.core.site import did_you_mean
 
 if TYPE_CHECKING:
     from torch import Tensor

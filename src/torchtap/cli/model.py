@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torchtap.core.did_you_mean import did_you_mean
 from torchtap.core.errors import InputError
-from torchtap.core.site import did_you_mean
 from torchtap.core.text import class_of
 
 if TYPE_CHECKING:

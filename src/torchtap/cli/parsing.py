@@ -235,7 +235,7 @@ def order_of(slices: Slices, sort: str | None, names: Sequence[str]) -> list[int
     known = [*numbers, "slice"]
     for name in [*names, *([sort.removeprefix("-")] if sort else [])]:
         if name not in known:
-            from torchtap.core.site import did_you_mean
+            from torchtap.core.did_you_mean import did_you_mean
 
             raise InputError(
                 f"Slices have no column {name!r}{did_you_mean(name, known)} There are: "

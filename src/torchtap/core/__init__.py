@@ -5,9 +5,10 @@ In the order in which they are read:
 - :mod:`~torchtap.core.errors`, :mod:`~torchtap.core.site`, :mod:`~torchtap.core.record`: the tree
   of errors; sites and patterns; one value with its key, and what takes it.
 - :mod:`~torchtap.core.absence`: what was selected and not seen, with the reason.
-- :mod:`~torchtap.core.module_paths`, :mod:`~torchtap.core.plan`,
-  :mod:`~torchtap.core.suggestions`: the modules of a model by their paths; a request becomes a
-  plan; what may have been meant.
+- :mod:`~torchtap.core.module_paths`, :mod:`~torchtap.core.plan`: the modules of a model by their
+  paths; a request becomes a plan.
+- :mod:`~torchtap.core.did_you_mean`, :mod:`~torchtap.core.pattern_suggestions`: names that look
+  like a wrong one; patterns in place of one that fits nothing.
 - :mod:`~torchtap.core.tree`, :mod:`~torchtap.core.attributes`, :mod:`~torchtap.core.rebuild`: the
   tensors in nested values, found; those in the attributes of an object; nested values made anew
   with other tensors.

@@ -1,21 +1,66 @@
-"""Values that were selected and not seen, each with the reason, and their printed list."""
+"""Values that were selected and not seen, each with the reason, and their printed list.
+
+A reason is a sentence for people, in files of every version; its code, a word for programs, is read
+off the words that the sentence is built from.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from torchtap.core.absence_codes import code_of
 from torchtap.core.printed_page import BLANK, Line, Listed, Page, Part, Printed, middle
 from torchtap.core.site import Site
 from torchtap.core.text import clean, count, elide, plural
 
 MOST_ROWS = 40
 _MOST_REASONS = 3
-
-
+_BY_WORDS = (
+    ("of evaluation forwards", "evaluation"),
+    ("do not hold it", "not_in_optimizer"),
+    ("GradScaler skipped the step", "scaled_away"),
+    ("does not require grad", "no_grad_required"),
+    ("grad mode was off", "grad_mode_off"),
+    ("no optimizer made a step", "no_step"),
+    ("no gradient arrived", "no_gradient"),
+    ("no backward reached", "no_gradient"),
+    ("it has no gradient", "no_gradient"),
+    ("was paused", "paused"),
+    ("it has no forward", "container"),
+    ("was not called", "not_called"),
+    ("was compiled", "compiled"),
+    ("compiled graph", "compiled"),
+    ("only parts further inside", "not_called"),
+    ("owns none that fits", "no_state"),
+    ("no tensor that fits", "no_tensor"),
+    ("use a tuple, list, dict or dataclass", "not_looked_into"),
+    ("raised", "raised"),
+    ("tt.mark", "no_mark"),
+    ("was overwritten", "overwritten"),
+    ("nothing in it is kept for backward", "nothing_saved"),
+    ("inside a backward", "in_backward"),
+    ("takes no hooks", "no_hooks"),
+    ("taken out of the model", "moved"),
+    ("the module stands at", "moved"),
+    ("rank", "ranks"),
+    ("meta tensor", "no_values"),
+    ("fake tensor", "no_values"),
+    ("max_bytes", "no_room"),
+)
+"""Words of a reason, and its code; the first that are found count."""
+CODES = frozenset((*(code for _, code in _BY_WORDS), "other"))
 WHOLE_RUN = Site("", "output")
 """The site of what is said of the whole run: its root, which has an output of its own too."""
+
+
+def code_of(reason: str) -> str:
+    """Return the code of a reason: one of :data:`CODES`, ``other`` where it has none of its own.
+
+    Example:
+        >>> code_of("it does not require grad")
+        'no_grad_required'
+    """
+    return next((code for words, code in _BY_WORDS if words in reason), "other")
 
 
 class Absence(NamedTuple):
@@ -28,7 +73,7 @@ class Absence(NamedTuple):
     def code(self) -> str:
         """The reason as a word for programs, such as ``not_called`` or ``no_grad_required``.
 
-        :data:`torchtap.core.absence_codes.CODES` has all of them.
+        :data:`torchtap.core.absence.CODES` has all of them.
         """
         return code_of(self.reason)
 

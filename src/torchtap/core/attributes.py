@@ -53,6 +53,7 @@ def attributes(value: Any) -> list[Part] | None:
         own, slots = _readers_of(kind)
     if own is None and not slots:
         return None
+    # The descriptor of the class, and not vars(): a class may define __dict__ as a property.
     found = list(own.__get__(value).items()) if own is not None else []
     for name, slot in slots:
         try:
@@ -66,6 +67,7 @@ def _readers_of(kind: type) -> tuple[Any, tuple[tuple[str, Any], ...]]:
     """The descriptors of a class's instance dict, if any, and of its slots."""
     own: Any = None
     slots: list[tuple[str, Any]] = []
+    # Read as type itself does: a metaclass may define any of these names for its classes.
     flags = type.__dict__["__flags__"].__get__(kind)
     is_read = flags & _MADE_BY_PYTHON or kind is types.SimpleNamespace
     for base in mro_of(kind) if is_read else ():
@@ -132,6 +134,7 @@ def reaches_tensor(value: Any, besides: Container[int] = ()) -> bool:
         if type(value) in PROXIES or _has_objects(value):
             return True
         for part in _referents(value):
+            # The collector tracks what can be part of a cycle; all else refers to nothing.
             may_lead = gc.is_tracked(part) or issubclass(type(part), Tensor) or _has_objects(part)
             if may_lead and id(part) not in known:
                 known[id(part)] = part
@@ -146,6 +149,7 @@ def _referents(value: Any) -> Iterable[Any]:
     if issubclass(kind, _NOT_FOLLOWED):
         return ()
     if issubclass(kind, (nn.Module, torch.optim.Optimizer)):
+        # nn.Module has a __getattr__ of its own, and subclasses may have a __getattribute__.
         return object.__getattribute__(value, "__dict__").values() if kind in _PARAMETERS else ()
     if kind is types.FunctionType:
         own = (value.__closure__, value.__defaults__, value.__kwdefaults__, value.__dict__)

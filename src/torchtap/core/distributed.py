@@ -47,11 +47,14 @@ def together() -> Iterator[None]:
         yield
         return
     backend = "gloo" if distributed.is_gloo_available() else None
+    # gloo where there is any: a barrier of NCCL runs on the device, between the kernels of the
+    # model.
     group = distributed.new_group(backend=backend, timeout=_LONGEST)
     try:
         yield
     except BaseException:
         with suppress(RuntimeError):  # Ranks that have ended need not be told.
+            # Not waited for: it is here so that the others do not wait for this rank.
             distributed.barrier(group, async_op=True)
         raise
     distributed.barrier(group)
@@ -90,6 +93,7 @@ def ranks_of_one_batch(model: nn.Module) -> tuple[int, ...]:
 def is_distributed(tensor: Tensor) -> bool:
     """Return whether a tensor is a ``DTensor``, without importing ``torch.distributed``."""
     kind = type(tensor)
+    # By name: the import of torch.distributed.tensor takes long, and without it no tensor is one.
     return kind not in PLAIN and any(one.__name__ == "DTensor" for one in kind.__mro__)
 
 
@@ -161,6 +165,7 @@ def is_partial(tensor: Tensor) -> bool:
 
 def is_part_of_flat(tensor: Tensor) -> bool:
     """Return whether a tensor is a view of ``FullyShardedDataParallel``'s flat parameter."""
+    # Its parameters are views of one flat tensor, which it cuts anew for each forward.
     return getattr(tensor._base, "_is_flat_param", False)
 
 

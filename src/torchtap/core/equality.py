@@ -59,6 +59,7 @@ def parts(tensor: Tensor) -> list[Tensor]:
     if tensor.is_nested:
         return [part for one in tensor.unbind() for part in parts(one)]
     if tensor.layout is torch.sparse_coo:
+        # Uncoalesced, one place may stand several times, in any order.
         whole = tensor.coalesce()
         return [*parts(whole.values()), whole.indices()]
     if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
@@ -118,6 +119,8 @@ def _differing(one: Tensor, two: Tensor) -> Tensor:
     differing = _words(one) != _words(two)
     if not one.is_floating_point() or one.dtype is torch.float4_e2m1fn_x2:  # Which has no NaN.
         return differing
+    # Words first and NaN only there: isnan() of equal words need not be asked, and -0.0 differs
+    # from 0.0.
     return differing & ~(_is_nan(one) & _is_nan(two))
 
 

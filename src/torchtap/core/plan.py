@@ -22,11 +22,17 @@ from torchtap.core.module_paths import (
     types_of,
     walk,
 )
+from torchtap.core.pattern_suggestions import (
+    could_be_mark,
+    near,
+    no_module,
+    nothing_fits,
+    patterns_in_one,
+)
 from torchtap.core.planned_size import PlannedSize
 from torchtap.core.ports import FLOW_PORTS, MARK_PORTS, PORTS, STATE_PORTS
 from torchtap.core.printed_page import Listed, Page, Printed
 from torchtap.core.site import WILDCARDS, Pattern, Site, leaf_matches
-from torchtap.core.suggestions import could_be_mark, near, no_module, nothing_fits, patterns_in_one
 
 
 @dataclass(frozen=True, slots=True)

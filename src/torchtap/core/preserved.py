@@ -81,6 +81,7 @@ def same_states(one: Any, two: Any) -> bool:
 def _global_generators() -> Iterator[Access]:
     yield torch.get_rng_state, torch.set_rng_state
     yield random.getstate, random.setstate
+    # Where nothing imported NumPy nothing has drawn from it, and the import takes long.
     if "numpy" in sys.modules:
         import numpy.random
 
@@ -123,6 +124,7 @@ def _access(value: Any) -> Access | None:
     numpy: Any = sys.modules.get("numpy")
     if isinstance(value, torch.Generator):
         return value.get_state, value.set_state
+    # SystemRandom asks the system, and raises where it is asked for a state.
     if isinstance(value, random.Random) and not isinstance(value, random.SystemRandom):
         return value.getstate, value.setstate
     if numpy is not None and isinstance(value, numpy.random.RandomState):
@@ -161,6 +163,7 @@ def preserved(modules: Mapping[str, nn.Module], *held: Any) -> Iterator[Callable
     buffers = {
         id(one): one for own in originals.values() for one in own.values() if one is not None
     }
+    # By id, so that a buffer that two modules share has one copy for both.
     copies = {key: buffer.clone() for key, buffer in buffers.items()}
     numbers = RandomState(modules.values(), held)
 
@@ -181,6 +184,7 @@ def preserved(modules: Mapping[str, nn.Module], *held: Any) -> Iterator[Callable
         lend()
         yield rewind
     finally:
+        # Generators first: the writes below draw none, and they may raise.
         numbers.put_back()
         _write_back(values)
         for path, module in others.items():

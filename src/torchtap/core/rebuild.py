@@ -183,6 +183,7 @@ def _twin(value: Any, new: list[Any], name: str) -> Any:
     if _is_registered(value):
         node = _pytree.SUPPORTED_NODES[type(value)]
         return node.unflatten_fn(new, node.flatten_fn(value)[1])
+    # A copy, so that attributes beside the items (of a UserList, a Cache) come along.
     twin = copy.copy(value)
     if isinstance(value, LISTS):
         twin.clear()
@@ -197,6 +198,8 @@ def _twin(value: Any, new: list[Any], name: str) -> Any:
         _mirror(twin, value, new)
     else:
         for (field, _), part in zip(parts_of(value) or (), new, strict=True):
+            # Past the class: a frozen dataclass refuses, and a __setattr__ of its own may do
+            # anything.
             object.__setattr__(twin, field, part)
     return twin
 

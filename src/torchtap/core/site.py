@@ -6,13 +6,13 @@ A *site* is a place that exists without running: a module path, a port and a lea
 
 from __future__ import annotations
 
-import difflib
 import functools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from torchtap.core.did_you_mean import did_you_mean, nearest
 from torchtap.core.errors import SiteError
 from torchtap.core.ports import BY_NAME, FLOW_PORTS, GRADIENT_PORTS, PORTS, Port
 
@@ -172,29 +172,6 @@ def leaf_matches(pattern: str, leaf: str) -> bool:
     if pattern == "0" and leaf == "":
         return True  # The only argument of a call is also its argument number 0.
     return leaf.startswith(pattern + ".")
-
-
-def did_you_mean(word: str, known: Sequence[str], *, limit: int = 3) -> str:
-    """``"; did you mean 'a' or 'b'?"``, or ``"."`` when nothing known is near.
-
-    Example:
-        >>> did_you_mean("blocks.3.atn", ["blocks.3.attn", "head"])
-        "; did you mean 'blocks.3.attn'?"
-    """
-    return one_of(nearest(word, known, limit=limit))
-
-
-def nearest(word: str, known: Sequence[str], *, limit: int = 3) -> list[str]:
-    """Return known names that look like a word, or have its last part in them."""
-    near = difflib.get_close_matches(word, known, n=limit, cutoff=0.6)
-    tail = word.rsplit(".", 1)[-1].strip("*?")
-    return near or [name for name in known if tail and tail in name][:limit]
-
-
-def one_of(near: Iterable[object]) -> str:
-    """The end of a sentence that asks for one of some texts; ``"."`` if there are none."""
-    texts = [repr(str(one)) for one in near]
-    return f"; did you mean {' or '.join(texts)}?" if texts else "."
 
 
 def _split_ports(body: str, *, lenient: bool) -> tuple[str, tuple[str, ...] | None, str]:

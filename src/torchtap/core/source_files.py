@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import linecache
 import os
 import sys
@@ -38,6 +39,7 @@ def is_of_library(file: str) -> bool:
     return file.startswith((TORCH, OURS, STANDARD, "<frozen")) or is_of_package(file)
 
 
+@functools.cache
 def is_of_model(file: str) -> bool:
     """Return whether code may be that of a model or of a training: of whatever runs PyTorch."""
     if file.startswith(("<", TORCH)) or is_of_standard(file):

@@ -61,6 +61,8 @@ def spans_of(tensor: Tensor) -> list[tuple[int, int, int]]:
 
 def _span_of(part: Tensor) -> tuple[int, int, int]:
     steps = zip(part.shape, part.stride(), strict=True)
+    # Strides of a tensor are never negative in PyTorch (as_strided refuses them), so the first
+    # element is the lowest.
     reach = 1 + sum((length - 1) * step for length, step in steps) if part.numel() else 0
     start = int(part.storage_offset()) * part.element_size()
     storage = int(part.untyped_storage()._cdata)
@@ -70,6 +72,7 @@ def _span_of(part: Tensor) -> tuple[int, int, int]:
 def covered(spans: Iterable[tuple[int, int, int]]) -> int:
     """Return bytes in at least one of several stretches."""
     nbytes, storage, reached = 0, -1, 0
+    # Sorted, so that what was covered so far ends at one place of each storage.
     for where, start, end in sorted(spans):
         if where != storage:
             storage, reached = where, start

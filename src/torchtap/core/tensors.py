@@ -15,6 +15,8 @@ def storage_id(tensor: Tensor) -> int:
     """A number that two living strided tensors share exactly when they share memory, else 0."""
     if tensor.layout is not torch.strided or type(tensor) not in PLAIN:
         return 0
+    # The address of the StorageImpl: data_ptr() is 0 for empty tensors and equal for views of
+    # foreign memory that two storages wrap.
     return int(tensor.untyped_storage()._cdata)
 
 
@@ -73,5 +75,6 @@ def same_bits(left: Tensor, right: Tensor) -> bool:
             left, right = (torch.view_as_real(each.resolve_conj()) for each in (left, right))
         if torch.equal(left, right):
             return True
+        # NaN is equal to NaN here: a copy of it must count as unchanged.
         same = (left == right) | ((left != left) & (right != right))
         return bool(same.all())

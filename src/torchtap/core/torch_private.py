@@ -533,9 +533,17 @@ def is_compiled_module(module: nn.Module) -> bool:
     return is_wrapper or getattr(module, "_compiled_call_impl", None) is not None
 
 
+def imported_dynamo() -> Any:
+    """Dynamo, or ``None`` while nothing imported it: then nothing was compiled in this process.
+
+    ``import torch`` leaves it out, and the import takes seconds.
+    """
+    return sys.modules.get("torch._dynamo")
+
+
 def is_backward_compiled() -> bool:
     """Return whether compiled autograd is on: it traces backwards of compiled graphs once more."""
-    dynamo: Any = sys.modules.get("torch._dynamo")
+    dynamo = imported_dynamo()
     return dynamo is not None and (
         dynamo.config.compiled_autograd or dynamo.compiled_autograd.compiled_autograd_enabled
     )

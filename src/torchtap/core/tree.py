@@ -123,6 +123,8 @@ def _walk(
     above.add(id(value))
     for part_name, part in parts:
         _walk(part, f"{name}.{part_name}" if name else part_name, found, above, walked, unseen)
+    # Taken out again: a container that stands in two places is walked in both, and only one that
+    # contains itself is not.
     above.discard(id(value))
     if unseen is not None and type(value) not in BUILT_IN:
         note_attributes(value, name, found, unseen)
@@ -142,6 +144,7 @@ def note_attributes(value: Any, name: str, found: list[Leaf], unseen: Unseen) ->
 
 def parts_of(value: Any) -> list[Part] | None:
     """Return the named parts that a container is made of, and can be made anew of."""
+    # Before plain tuples, of which a named tuple is one: its fields have names.
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return list(zip(value._fields, value, strict=True))
     if isinstance(value, (tuple, *LISTS)):
@@ -150,6 +153,7 @@ def parts_of(value: Any) -> list[Part] | None:
         return [(str(key), part) for key, part in value.items()]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {one.name: getattr(value, one.name, None) for one in dataclasses.fields(value)}
+        # Dynamo cannot trace descriptors of the standard library, and breaks the graph at them.
         others = () if torch.compiler.is_compiling() else attributes(value) or ()
         return [*fields.items(), *((name, part) for name, part in others if name not in fields)]
     if type(value) in _pytree.SUPPORTED_NODES:
@@ -225,7 +229,10 @@ def look_into(
             if unseen is not None:
                 unseen[whole_name] = f"a {kind_name(whole)}, which is more than {MOST_LEVELS} deep"
             continue
+        # The object itself, not its id alone: attributes may be made as they are read, and a freed
+        # one's id would be given to the next.
         walked[id(value)] = value
+        # Reversed onto a stack, so that parts come in their own order.
         waiting += [(f"{name}.{one}" if name else one, part) for one, part in reversed(parts)]
     if unseen is not None:
         for name, value in with_more:

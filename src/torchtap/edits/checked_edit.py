@@ -66,7 +66,9 @@ class CheckedEdit:
         return None if new is None or new is true else (new * factor).to(tensor.dtype)
 
     def _checked(self, tensor: Tensor, record: Record) -> Tensor | None:
+        # Inference tensors have no version counter, and asking raises.
         version = -1 if tensor.is_inference() else tensor._version
+        # requires_grad_() changes no version, and would make a leaf of a tensor of the model's.
         is_tracked = tensor.requires_grad
         before = None
         if not self._is_known and (version < 0 or id(record.site) not in self._proven):

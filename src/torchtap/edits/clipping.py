@@ -110,12 +110,16 @@ class Clipping:
 
     def _clip_all(self, chosen: Sequence[tuple[SiteState, Tensor]], scale: Tensor | None) -> None:
         with torch.no_grad():
+            # Left on the device: the factor is computed there, and the training does not wait for
+            # it.
             parts = [self._norm(gradient, self._clip.p) for _, gradient in chosen]
             device = parts[0].device
             factor = self._clip.factor(
                 [part.to(device) for part in parts], 1.0 if scale is None else scale.to(device)
             )
             for state, gradient in chosen:
+                # In place, as torch.nn.utils.clip_grad_norm_ does: with gradient_as_bucket_view
+                # gradients are views of DDP's buckets, and another tensor would part them.
                 gradient.mul_(factor.to(gradient.device, gradient.dtype))
                 self._count(state, self._calls, True)
         self._calls += 1

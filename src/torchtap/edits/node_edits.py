@@ -63,6 +63,7 @@ class NodeEdits:
                 raise EditError(
                     f"Edit {self._name!r} at {tap.path or '.'!r} (call {call}) met {verdict}."
                 )
+            # Calls nest: a node that an inner module has hooked is met again from the outer one.
             if verdict and self._key not in node.metadata:
                 node.metadata[self._key] = True
                 self._handles.append(node.register_prehook(self._hook(state, call)))
@@ -90,6 +91,7 @@ class NodeEdits:
 def _nodes(outputs: Iterable[Tensor], first: int) -> list[Node]:
     """Return the nodes from ``outputs`` back to those older than ``first``."""
     roots = {tensor.grad_fn for tensor in outputs}
+    # A list and no recursion, as in graph_edges.
     todo: list[Node] = [node for node in roots if node is not None and node._sequence_nr() >= first]
     seen = list(todo)
     known = set(todo)

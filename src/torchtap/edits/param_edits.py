@@ -73,6 +73,8 @@ class ParamEdits:
             return
         handles: list[RemovableHandle] = []
         hook = partial(self._change, state, weakref.ref(module), handles)
+        # The hook needs its own handle, to ask whether the tensor is still the one that it was put
+        # on: the list is filled when it is there.
         handles.append(param.register_hook(hook))  # type: ignore[no-untyped-call]
         self.hooks.add(path, name, param, handles[0])
 

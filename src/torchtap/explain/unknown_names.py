@@ -7,8 +7,8 @@ from collections.abc import Collection, Sequence
 
 from torch import nn
 
+from torchtap.core.did_you_mean import did_you_mean
 from torchtap.core.errors import InputError
-from torchtap.core.site import did_you_mean
 from torchtap.explain.attributions.method_table import METHODS, NOISY
 from torchtap.explain.cams.formulas import CAMS
 

@@ -57,6 +57,7 @@ def nodes_of(tensors: Iterable[Tensor], without: Node = None) -> list[Node]:
 def _towards_inputs(roots: Iterable[Node], without: Node = None) -> Iterator[Node]:
     """Nodes, and those that lead to them, each once and the nearest first; not through one node."""
     todo = deque(roots)
+    # Nodes hash by identity, and one is held for each, so that no wrapper is made anew.
     seen = {*todo, without}
     while todo:
         node = todo.popleft()
@@ -98,6 +99,7 @@ def _saved(node: Node, name: str, raw: Any) -> Iterator[SavedValue]:
     # Nodes of functions that were written in Python have no underscore before the name.
     attribute = "saved_tensors" if name == "tensors" else f"_saved_{name}"
     try:
+        # The handle shows the tensor also where autograd would refuse it: only unpacking tells.
         unpacked = getattr(node, attribute)
     except RuntimeError as error:
         state = FREED if says(error, torch_messages.FREED) else OVERWRITTEN
@@ -177,6 +179,8 @@ def shares_memory(a: Tensor | None, b: Tensor | None) -> bool:
     if a is None or b is None:
         return False
     try:
+        # By address, not by _cdata: a saved tensor that was unpacked may have another storage
+        # object over the same memory.
         return a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr() != 0
     except (RuntimeError, NotImplementedError):  # Of sparse tensors, for instance.
         return a is b

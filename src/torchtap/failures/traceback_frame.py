@@ -62,6 +62,8 @@ class TracebackFrame:
         self.code: CodeType = trace.tb_frame.f_code
         self.file = self.code.co_filename
         self.line = trace.tb_lineno
+        # Of the traceback: the frame itself may have gone on, as one that handles the exception
+        # has.
         self._instruction = at = trace.tb_lasti
         self.is_torch = self.file.startswith(TORCH)
         below = self.file.removeprefix(TORCH) if self.is_torch else ""
@@ -92,6 +94,7 @@ class TracebackFrame:
     def module(self) -> nn.Module | None:
         """The module whose method this is."""
         owner = self.owner
+        # An error in a constructor, before super().__init__(), finds a module without its tables.
         is_made = isinstance(owner, nn.Module) and "_modules" in vars(owner)
         return owner if is_made else None
 
@@ -144,6 +147,8 @@ class TracebackFrame:
                 owner = self.value_of(node.value)
                 if isinstance(owner, Tensor):  # Other attributes of tensors are computed.
                     return owner.grad if node.attr == "grad" and owner.is_leaf else MISSING
+                # Read and never computed: a property of the user's may fail again, or change
+                # something.
                 held = getattr(owner, "__dict__", {})
                 state = _STATE if isinstance(owner, nn.Module) else ()
                 tables = (held, *(held.get(name, {}) for name in state))

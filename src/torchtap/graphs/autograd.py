@@ -160,6 +160,8 @@ def read_autograd(
     with node_hooks() as show_hooks:
         reader = _Reader(parts, dict(inputs), show_hooks)
         reader.know_leaves(nodes)
+        # By id: what a node compares equal to is not documented, and each has one wrapper while it
+        # is held.
         read = {id(node): reader.node(node) for node in sorted(nodes, key=_number)}
     for place, node in enumerate(nodes):
         facts = read[id(node)]
@@ -333,6 +335,7 @@ class _Reader:
                 role = INPUT
                 note = next(self._inputs[number] for number, _ in blocks if number in self._inputs)
         state = OVERWRITTEN if trouble else KEPT
+        # Inference tensors have no version counter, and asking raises.
         version = 0 if tensor.is_inference() else tensor._version
         return SavedTensor(
             name=name,
@@ -353,6 +356,8 @@ def _is_number(tensor: Tensor) -> bool:
     narrow = _NARROW.get(tensor.dtype)
     if narrow is None or tensor.dim() or tensor.device.type != "cpu":
         return False
+    # A number that was wrapped (x * 2) gives way to any tensor of its kind in type promotion; that
+    # flag is not shown in Python, and this asks for it.
     return torch.result_type(tensor, torch.zeros((), dtype=narrow)) == narrow
 
 
@@ -403,6 +408,7 @@ def _trouble(node: Any, base: str, raws: Iterable[Any]) -> str:
     try:
         if not hasattr(type(node), attribute):
             attribute = f"_saved_{base}"
+        # Only this read compares versions, and says in autograd's words what was overwritten.
         getattr(node, attribute, None)
     except RuntimeError as error:
         return str(error)
@@ -432,7 +438,11 @@ def _tensor_hooks(ids: Mapping[Any, int]) -> dict[int, list[Hook]]:
     """
     found: dict[int, list[Hook]] = {}
     with without_torch_function():
+        # Hooks on a tensor stand at the tensor and not at its node, and nothing leads from the node
+        # back.
         for tensor in gc.get_objects():
+            # Not isinstance(), which asks a lazy object or a proxy for its __class__ and may start
+            # its work.
             if not issubclass(type(tensor), Tensor):
                 continue
             hooks = tensor._backward_hooks

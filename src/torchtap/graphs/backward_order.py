@@ -42,6 +42,8 @@ class ReadyQueue:
         size, hole = len(heap), 0
         while 2 * (hole + 1) < size:
             child = 2 * (hole + 1)
+            # As std::priority_queue of libstdc++ sifts: among nodes of one number its order is the
+            # engine's (ReadyQueue in torch/csrc/autograd/engine.h).
             if heap[child][0] < heap[child - 1][0]:
                 child -= 1
             heap[hole] = heap[child]

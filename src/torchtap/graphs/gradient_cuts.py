@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
+from torchtap.core.did_you_mean import did_you_mean
 from torchtap.core.errors import InputError
-from torchtap.core.site import did_you_mean
 from torchtap.graphs.nodes import Operation
 from torchtap.graphs.reached_parameters import CUSTOM
 

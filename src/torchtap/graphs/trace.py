@@ -390,6 +390,7 @@ class _Functions(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
+        # What a backward inside of the forward runs is no part of the forward's graph.
         if current_task() != -1 or self._trace.is_busy:
             return func(*args, **(kwargs or {}))
         tensors = [one for one in _pytree.tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
@@ -398,6 +399,7 @@ class _Functions(TorchFunctionMode):
         if taken:
             name = _name_of(func)
             given = [one for one in _pytree.tree_leaves(result) if isinstance(one, Tensor)]
+            # It returns nothing, and has written into its first argument.
             if name == "setitem":
                 given = [args[0]]
             if given or name in VALUES:
@@ -435,6 +437,7 @@ def _name_of(func: Any) -> str:
 def _line() -> str:
     """Return the line where the program called what runs, past PyTorch and this package."""
     frame = sys._getframe(2)
+    # Out of PyTorch and torchtap: the line that called, whose frame has no module on it.
     while frame is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
         frame = frame.f_back  # type: ignore[assignment]
     return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"

@@ -88,6 +88,8 @@ class Backwards:
     def _begin(self, task: int) -> int:
         running = self._running()
         if running:
+            # A reentrant checkpoint calls torch.autograd.backward inside its own backward
+            # (CheckpointFunction in torch/utils/checkpoint.py), as a task of its own.
             number = self._numbers[running[0]]
         else:
             number = 1 + max(self._numbers.values(), default=-1)
@@ -103,6 +105,8 @@ class Backwards:
         return number
 
     def _end(self, running: list[int], task: int) -> None:
+        # The engine calls back after a backward that completed alone; one that raised leaves its
+        # task in the list until forget_failed() clears it.
         if task in running:
             running.remove(task)
         if not running:

@@ -151,6 +151,7 @@ class CallFollower(Generic[OneCall]):
             handle = module.register_forward_pre_hook(
                 before, with_kwargs=before.with_kwargs, prepend=is_first
             )
+            # ``prepend`` has put it before all others, whatever their roles.
             order = None if is_first else module._forward_pre_hooks
             self._before.append(self._kept(handle, order, number))
         if after is not None:
@@ -199,6 +200,8 @@ class CallFollower(Generic[OneCall]):
 
     def release(self) -> None:
         """Take every hook off."""
+        # Pre-hooks go first: a call that another thread begins in between would be entered and
+        # never left.
         self.remove_pre_hooks()
         _remove(self._others)
         self._on_modules.clear()

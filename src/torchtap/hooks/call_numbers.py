@@ -56,6 +56,7 @@ class CallNumbers:
         entered = self._entered
         if entered is not None and entered.numbers:
             return entered.numbers.pop()
+        # Not entered: a call that began before the hooks were put on.
         return next(self._count)
 
     def enter(self) -> None:

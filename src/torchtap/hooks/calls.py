@@ -122,6 +122,8 @@ class Numbering:
         every = list(self._of_threads)
         # A thread of autograd's engine has run no forward itself.
         own = self._own.calls or every[0]
+        # Backward of another device than the CPU runs in a thread of the engine, and so does a
+        # checkpoint's second forward: the calls are found by memory, not by thread.
         is_where = (one for one in [own, *every] if one.is_where(tap, arguments, runner))
         return next(is_where, own)
 

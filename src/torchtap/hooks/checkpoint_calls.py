@@ -70,6 +70,8 @@ def backward_runner(node: Any) -> str:
         if code is FUNCTION_BACKWARD:
             is_checkpoint = type(node).__name__ == CHECKPOINT
             return REENTRANT if is_checkpoint else FUNCTION
+        # By its name: it is made inside of _checkpoint_hook.__init__, where no other file can reach
+        # it.
         if code.co_name == "unpack_hook" and frame.f_globals.get("__name__") == CHECKPOINTS:
             return NON_REENTRANT
         if code in RUN_BACKWARD:
@@ -125,6 +127,7 @@ def contents(arguments: Sequence[Tensor]) -> Contents:
         shape, offset = argument.shape, int(argument.storage_offset())
         size = shape.numel()
         number, stride = min(size, _SAMPLE), max(1, size // _SAMPLE)
+        # Evenly spaced, and copied: the caller may overwrite the argument before backward.
         sample = argument.detach().as_strided((number,), (stride,), offset).clone()
         found.append(Content(storage, offset, shape, sample))
     return tuple(found)
@@ -242,6 +245,8 @@ class CheckpointCalls:
         """
         node: Any = current_node()
         burst = node, current_task(), runner
+        # One recomputation is one node in one backward: with retain_graph the same node runs again,
+        # in another graph task, and starts from the segment's first call again.
         if burst != self._recomputation:
             self._recomputation, self._position = burst, -1
             self._has_diverged = False
@@ -334,6 +339,8 @@ class CheckpointCalls:
         seen = contents(arguments) if one is not None and one.tap is tap else ()
         is_again = one is not None and _are_equal(one.contents, seen)
         if is_again and one is not None and self._position < 0:
+            # Only at the first call: what follows gets results of the calls before it, in new
+            # memory.
             is_again = _share_memory(one.contents, seen)
         self._has_diverged = not is_again
         return place if is_again else None
@@ -344,6 +351,8 @@ class CheckpointCalls:
             place = self._position + 1
             return place if place < len(self._calls) else None
         # It was made just before its forward ran, and that ran without grad, so it made none.
+        # autograd.Function.apply makes the node before it calls forward (THPFunction_apply in
+        # torch/csrc/autograd/python_function.cpp), so the numbers are neighbours.
         number = node._sequence_nr() + 1
         start = bisect.bisect_left(self._numbers, number)
         is_there = start < len(self._numbers) and self._numbers[start] == number

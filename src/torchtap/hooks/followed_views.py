@@ -40,7 +40,8 @@ class ViewState:
     @classmethod
     def of(cls, view: Tensor) -> ViewState:
         """Watch a view that is returned."""
-        return cls(view.detach(), view._version)  # It shares the version counter.
+        # detach() shares the version counter; that of ``data`` is its own (pytorch/pytorch#5396).
+        return cls(view.detach(), view._version)
 
     def release_memory(self) -> None:
         """Hold the memory of the view no longer: an empty alias shares the version counter too.
@@ -115,6 +116,8 @@ class FollowedView(Generic[AnyGradient]):
             return None
         self.watch.is_repaired = True
         geometry = geometry_in_base(self.view)
+        # A hook on the tensor would be called for the node that it had when it was hooked; the
+        # gradient of the memory after the write comes to this one.
         return node.register_hook(self.gradient.on_overwritten(geometry, self.argument))
 
 

@@ -120,6 +120,8 @@ def before_edits(edge: Edge, path: str) -> tuple[Edge, int]:
     Returns:
         the edge, and the number of the first identity (that of the next node if there is none).
     """
+    # An edit makes its identities after the argument and before the module: the nodes of the module
+    # begin behind them.
     first = sequence_number()
     while edge[0] is not None and edge[0].metadata.get(EDITED) == path:
         first = edge[0]._sequence_nr()
@@ -167,6 +169,7 @@ def boundary_edges(
     """
     found: dict[Node, list[BoundaryEdge]] = {}
     roots = {tensor.grad_fn for tensor in outputs}
+    # A list and no recursion: the graph of a recurrent net is deeper than Python's stack.
     todo: list[Node] = [node for node in roots if node is not None and node._sequence_nr() >= first]
     seen = set(todo)
     while todo:
@@ -176,6 +179,8 @@ def boundary_edges(
             if following is None:
                 continue
             if edited is not None and following.metadata.get(EDITED) == edited:
+                # Seen before edits, the gradient is the one that enters the identity, whose first
+                # slot it is.
                 through = entering.get(before_edits(edge, edited)[0], ())
                 found[following] = [BoundaryEdge(0, place, None) for place, _ in through]
                 continue
@@ -186,6 +191,8 @@ def boundary_edges(
             ]
             if hits:
                 found.setdefault(node, []).extend(hits)
+            # AccumulateGrad has the largest number there is
+            # (torch/csrc/autograd/functions/accumulate_grad.cpp): it is visited, and leads nowhere.
             elif following not in seen and following._sequence_nr() >= first:
                 seen.add(following)
                 todo.append(following)

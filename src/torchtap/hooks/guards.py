@@ -17,7 +17,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from torchtap.core.after_import import after_import
-from torchtap.core.torch_private import set_default
+from torchtap.core.torch_private import imported_dynamo, set_default
 
 _NAME = "skip_nnmodule_hook_guards"
 
@@ -92,7 +92,7 @@ def _count(change: int) -> None:
     the thread that holds first.
     """
     global _num_holders, _before, _is_overridden
-    dynamo: Any = sys.modules.get("torch._dynamo")
+    dynamo = imported_dynamo()
     if dynamo is None:  # The interpreter is shutting down.
         return
     config = dynamo.config

@@ -111,6 +111,8 @@ def _home(hook: Any) -> str | None:
     """Path of the module (or mark) that a hook of ours on a tensor belongs to."""
     if not isinstance(hook, GradHook):
         return None
+    # A hook is a method of a pending gradient, which has the state, or a plain function that gets
+    # the state as its first argument: making an object for each gradient would cost more.
     bound = (getattr(getattr(hook.func, "__self__", None), "state", None), *hook.args[:1])
     sites = (getattr(state, "site", None) for state in bound)
     return next((site.path for site in sites if isinstance(site, Site)), None)

@@ -162,5 +162,7 @@ def keep_dynamo_out(*functions: Any, reason: str = HOOK) -> None:
     """
     run_as_it_is(*functions)
     for function in functions:
+        # As torch.compiler.disable sets it, less the wrapper that it makes, through which every
+        # eager call would go.
         function._torchdynamo_disable = True
         function._torchdynamo_disable_msg = reason

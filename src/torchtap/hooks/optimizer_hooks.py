@@ -68,6 +68,7 @@ def listen_to_optimizers(listener: OptimizerListener) -> list[RemovableHandle]:
 
     keep_dynamo_out(before, after)
     handles = [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)]
+    # Not at exit, when modules are torn down in any order and no step follows.
     weakref.finalize(listener, _remove_gone, handles).atexit = False
     return handles
 

@@ -56,6 +56,8 @@ class ParamHooks:
 
     def add(self, path: str, name: str, param: Tensor, handle: RemovableHandle) -> None:
         """Remember the hook of a tensor."""
+        # The address too: torch.utils.swap_tensors exchanges what two Python objects stand for, and
+        # their hooks follow the memory.
         self._hooked.setdefault((path, name), []).append((handle, param._cdata))
 
     def forget_gone(self) -> list[RemovableHandle]:

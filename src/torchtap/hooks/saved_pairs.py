@@ -96,12 +96,15 @@ def remove(pair: Pair) -> bool:
     was_there = False
     while (found := top()) is not None:
         pop_saved_hooks()
+        # By identity: hooks are any callables, and comparing them may run code of the user's.
         if found[0] is pair[0] and found[1] is pair[1]:
             was_there = True
             if isinstance(pair[0], _PackHook):
                 pair[0].below.pair = None  # Held on, it would keep what the user's hooks hold.
             break
         above.append(found)
+    # By push() and not by PyTorch's function alone: a pair of ours learns here what it stands on
+    # now.
     for other in reversed(above):
         push(other)
     return was_there

@@ -39,6 +39,9 @@ class SavedSlots:
         kind = type(node)
         names = self._names.get(kind)
         if names is None:
+            # Once for each class: the slots are properties of it, generated with the class of each
+            # operation (tools/autograd/gen_autograd_functions.py in PyTorch), and dir() walks all
+            # of its bases.
             names = tuple(name for name in dir(node) if name.startswith(_RAW))
             self._names[kind] = names
         return names

@@ -146,6 +146,8 @@ class ModuleScope:
 
         Other threads keep the hooks by which they leave the modules that they are inside of.
         """
+        # Another thread may be inside of a module with our pair on its own stack, which only that
+        # thread can take off.
         self._is_off = True
         self.on_begin = None
         self._follower.remove_pre_hooks()
@@ -167,8 +169,10 @@ class ModuleScope:
         thread = self.thread
         if thread.has(tap) and thread.is_stale():
             self._unwind(thread.stack[0].tap)
+        # Once: what our pair does not handle goes to the pair below, which would be ours again.
         puts_on = around and not thread.below and self._may_put_on(tap)
         self.entered.add(tap.path)
+        # Frame 0 is this function, 1 the hook, 2 nn.Module's own call, which ends with the module.
         call = _ScopedCall(tap, sys._getframe(2), puts_on=puts_on)
         self._outermost.setdefault(call.thread, call)
         thread.stack.append(call)

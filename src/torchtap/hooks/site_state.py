@@ -152,6 +152,8 @@ class Tap:
 
     def state(self, port: str, leaf: str) -> SiteState | None:
         """Return the state of one site, or ``None`` if it is not wanted."""
+        # After the first call of a module the site is always there, and a ``try`` that raises
+        # nothing costs nothing.
         try:
             return self.states[port, leaf]
         except KeyError:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
 
 import torch
+
+from torchtap.core.torch_private import imported_dynamo
 
 _lock = threading.Lock()
 _num_blocks = 0
@@ -28,7 +29,7 @@ def uncompiled() -> Iterator[None]:
         >>> with uncompiled():
         ...     y = torch.compile(torch.nn.ReLU(), backend="eager")(torch.ones(1))
     """
-    if "torch._dynamo" not in sys.modules:  # Nothing was compiled, and the import takes seconds.
+    if imported_dynamo() is None:
         yield
         return
     _count(1)

@@ -11,7 +11,8 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from torchtap.capture.watch import Every, To
+from torchtap.capture.watch import To
+from torchtap.capture.watch_handle import Every
 from torchtap.core.distributed import sharded_parameters
 from torchtap.core.module_paths import Where
 from torchtap.core.preserved import mode_of

@@ -14,7 +14,8 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from torchtap.capture.watch import Every, To, Watch, watch as open_watch
+from torchtap.capture.watch import To, watch as open_watch
+from torchtap.capture.watch_handle import Every, Watch
 from torchtap.core.distributed import num_ranks
 from torchtap.core.errors import CaptureError, TorchtapError
 from torchtap.core.module_paths import Where

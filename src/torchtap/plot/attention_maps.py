@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from torchtap.core.did_you_mean import did_you_mean
 from torchtap.core.errors import InputError, SiteError
-from torchtap.core.site import WILDCARDS, Pattern, did_you_mean
+from torchtap.core.site import WILDCARDS, Pattern
 from torchtap.core.text import plural
 from torchtap.plot.attention_calls import Attention, see_attention
 from torchtap.plot.extras import figure_class

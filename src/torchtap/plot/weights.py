@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from torchtap.core.did_you_mean import did_you_mean
 from torchtap.core.errors import InputError, RunError, SiteError
 from torchtap.core.module_paths import modules_of, state_names
 from torchtap.core.plan import make_plan
-from torchtap.core.site import Site, did_you_mean
+from torchtap.core.site import Site
 from torchtap.core.text import typed
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from torchtap.core.did_you_mean import did_you_mean
 from torchtap.core.errors import InputError, SiteError
-from torchtap.core.site import did_you_mean
 
 if TYPE_CHECKING:
     from torch import Tensor

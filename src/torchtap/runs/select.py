@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from torchtap.core.absence import Absence
+from torchtap.core.did_you_mean import did_you_mean
 from torchtap.core.errors import SiteError
 from torchtap.core.ports import PORTS
-from torchtap.core.site import Pattern, Site, did_you_mean, leaf_matches
+from torchtap.core.site import Pattern, Site, leaf_matches
 
 Where = str | Site | Callable[[Site], bool] | Sequence["str | Site | Callable[[Site], bool]"] | None
 

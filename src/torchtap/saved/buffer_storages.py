@@ -39,6 +39,8 @@ class Buffers:
         for tensor in self._tensors(owners):
             for part in plain_parts(tensor):
                 number, _ = block_of(part)
+                # A weak reference keeps the number from being given again, so it is asked before it
+                # is replaced.
                 if number and number not in self:
                     storage = part.untyped_storage()
                     self._known[number] = StorageWeakRef(storage)  # type: ignore[no-untyped-call]

@@ -75,6 +75,7 @@ class _Int8:
         return dtype in _FLOATS
 
     def encode(self, elements: Tensor) -> tuple[Tensor, ...]:
+        # Padded with zeros, which change the largest of no block.
         short = -elements.numel() % self._block
         rows = torch.nn.functional.pad(elements, (0, short)).view(-1, self._block)
         rows = rows if rows.dtype is torch.float64 else rows.float()
@@ -100,6 +101,8 @@ class _Bits:
 
     def encode(self, elements: Tensor) -> tuple[Tensor, ...]:
         rows = torch.nn.functional.pad(elements.to(torch.uint8), (0, -elements.numel() % 8))
+        # Eight lanes multiplied and summed: PyTorch has no packing of bits, and a sum of distinct
+        # powers of two is their union.
         weights = 1 << torch.arange(8, dtype=torch.uint8, device=elements.device)
         return ((rows.view(-1, 8) * weights).sum(1, dtype=torch.uint8),)
 

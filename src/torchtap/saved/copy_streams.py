@@ -122,6 +122,8 @@ class CudaStreams:
         if stream is None:
             stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
             self._streams[device, side] = stream
+        # What is copied may not be computed yet; and ``like`` may be memory that earlier kernels
+        # still read.
         stream.wait_stream(computing)
         with torch.cuda.stream(stream):
             copy()
@@ -137,6 +139,8 @@ class CudaStreams:
                 start = free.take(length)
                 if start is not None:
                     return _Pinned(number, start, length, block[start : start + length])
+            # Not from PyTorch's caching host allocator for each tensor, which rounds sizes up to
+            # powers of two.
             block = torch.empty(max(length, BLOCK), dtype=torch.uint8, pin_memory=True)
             free = FreeList()
             free.give(length, block.numel() - length)
@@ -146,6 +150,7 @@ class CudaStreams:
     def _free_dropped(self) -> None:
         for _ in range(len(self._dropped)):
             held = self._dropped.popleft()
+            # Asked and not waited for: what a copy still reads stays in the list for the next time.
             if held.last is None or _CudaTicket(held.last).is_done():
                 self._blocks[held.block][1].give(held.start, held.length)
             else:

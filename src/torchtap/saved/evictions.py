@@ -43,6 +43,7 @@ class Evictions:
 
     def _use_lock(self, lock: threading.RLock) -> None:
         self._lock = lock
+        # On the engine's lock, so that waiting releases it to the threads that write.
         self._written = threading.Condition(lock)
 
     def after_fork(self, lock: threading.RLock) -> None:
@@ -52,6 +53,7 @@ class Evictions:
             lock: in place of the one that no thread may release.
         """
         self._use_lock(lock)
+        # What a thread of the parent was writing is half in a file that is the parent's.
         for block in self._writing:
             if block.state == EVICTING:
                 self._ledger.move(block, RESIDENT)
@@ -120,6 +122,7 @@ class Evictions:
 
     def settle(self) -> None:
         """Free the memory of the blocks whose copies have ended."""
+        # In order: copies on one stream end in the order in which they began.
         while self.copying and self.copying[0].ticket.is_done():  # type: ignore[union-attr]
             self._end(self.copying.popleft())
 
@@ -130,4 +133,6 @@ class Evictions:
             assert ticket is not None
             ticket.wait()
         else:
+            # With a timeout, since a worker that was interrupted notifies nobody, and Python
+            # handles signals between waits.
             self._written.wait(timeout=1.0)

@@ -45,6 +45,7 @@ class FreeList:
 
     def give(self, start: int, length: int) -> None:
         """Free a range."""
+        # Sorted by start, so the only ranges that can touch this one are its two neighbours.
         place = bisect.bisect(self._free, (start, length))
         if place < len(self._free) and self._free[place][0] == start + length:
             length += self._free.pop(place)[1]

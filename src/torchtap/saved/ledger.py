@@ -50,6 +50,7 @@ class Ledger:
         self.nbytes[block.state] -= nbytes
         self.nbytes[to] += nbytes
         block.state = to
+        # The only move that adds to memory; all others leave it or take from it.
         if to is PREFETCHED:
             self._note_peaks()
 

@@ -122,6 +122,8 @@ class OffloadEngine:
 
     def pack(self, tensor: Tensor) -> Any:
         """Return what autograd is to hold in place of a tensor that it saves."""
+        # A DataLoader's worker inherits the engine with a lock that no thread of the child will
+        # release.
         if self._forks != forks.count:
             self._after_fork()
         nbytes = tensor.numel() * tensor.itemsize
@@ -148,6 +150,8 @@ class OffloadEngine:
             return checked(packed)
         if kind is SharedView:
             return self._tensor_of(packed.ref.block, packed.layout)
+        # Of the pair below ours, in its own form: a library that offloads too gets back what it
+        # packed.
         tensor: Tensor = packed.unpack(packed.packed)
         return tensor
 
@@ -187,9 +191,13 @@ class OffloadEngine:
         if (node := sequence_number()) != operation.node:
             operation.node = node
             self._end_operation(self._keep_last - layout.nbytes)
+        # Only while something is on its way: with nothing to wait for, the tensor is kept, since a
+        # limit must not end a training.
         if ledger.nbytes[EVICTING] and ledger.in_memory + layout.nbytes > self._max_bytes:
             self._when_full(layout.nbytes)
         memory, held = int(storage._cdata), weakref.ref(storage)
+        # Detached: pack hooks get the live tensor, whose grad_fn may be the very node that holds
+        # what we return, a cycle that the collector cannot see (pytorch/pytorch#189025, #7343).
         block = SavedBlock(tensor.detach(), layout, held, identity, memory, self._freed)
         ref = BlockRef(block)
         self._known[identity] = reference = weakref.ref(ref)
@@ -304,6 +312,8 @@ class OffloadEngine:
         self._is_step_over = False
         self._ledger.begin_step()
         self._prefetch.begin_step()
+        # What a step has not evicted and its graph has freed would be walked over in each later
+        # step.
         self._queue = deque(one for one in self._queue if one() is not None)
 
     def _after_fork(self) -> None:
@@ -342,6 +352,7 @@ class OffloadEngine:
             self.chain.close()
             self._freed = deque()
             self._known.clear()
+            # It refers to the model, which a closed offload must not keep alive.
             self._why_not = None
 
     def report(self) -> OffloadReport:

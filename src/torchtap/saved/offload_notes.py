@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 
+from torchtap.core.torch_private import imported_dynamo
 from torchtap.hooks.scope import BACKWARD, CHECKPOINT, ModuleScope
 from torchtap.saved.offload_report import IN_HOST, OffloadReport
 
@@ -115,7 +115,7 @@ def never_called(num_attached: int) -> str:
     compiled = (
         "; or a graph that was compiled before runs in its place: attach to the compiled module, "
         "with model=compiled, where='.'"
-        if "torch._dynamo" in sys.modules
+        if imported_dynamo() is not None
         else ""
     )
     number = "the module" if num_attached == 1 else f"none of the {num_attached:,} modules"

@@ -47,6 +47,7 @@ class Prefetch:
     def begin_step(self) -> None:
         """Forget the blocks of the step before; expect its order of requests again."""
         self.drop_all()
+        # By place within the step, not by block: every step makes new blocks, in the same order.
         self._after = dict(pairwise(self._order))
         self._order.clear()
         self._first += len(self._refs)
@@ -75,6 +76,7 @@ class Prefetch:
             if block.layout.nbytes > (self._max_bytes - self._ledger.in_memory) // 2:
                 return
             assert block.tier is not None
+            # Copies from host memory and codecs only launch kernels; a thread would add its waking.
             fetch = self._workers.submit if block.tier.is_slow else _call
             block.prefetched = fetch(block.fetch)
             self._prefetched[block.number] = weakref.ref(ref)

@@ -118,6 +118,8 @@ class SavedBlock:
 
     def free_memory(self) -> None:
         """Free the tensor's memory, and keep its version counter."""
+        # Setting ``data`` keeps the version counter (pytorch/pytorch#20391), which is_overwritten
+        # asks.
         self.alias.data = self.layout.nothing
 
     def __del__(self) -> None:

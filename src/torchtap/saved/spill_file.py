@@ -114,6 +114,8 @@ class SpillFile:
     def _grow(self, wanted: int) -> None:
         by = max(wanted, GROWTH)
         try:
+            # Allocated now: in a sparse file a full disk shows only at a write, and one extent's
+            # blocks lie apart.
             os.posix_fallocate(self._file, self._end, by)
         except OSError as error:
             if by == wanted or error.errno not in FULL:
@@ -125,6 +127,7 @@ class SpillFile:
 
     def drop(self, extent: Extent) -> None:
         """Free an extent. Takes no lock, since finalisers call it."""
+        # list.append is atomic under the GIL, and the key is there since the extent was cut.
         self._spare[extent[1]].append(extent)
 
     def write(self, extent: Extent, data: Data) -> None:
@@ -135,6 +138,7 @@ class SpillFile:
 
     def read(self, extent: Extent, data: Data) -> None:
         """Read bytes from the start of an extent."""
+        # Positions in the call and not in the file: worker threads share the descriptor.
         done = os.preadv(self._file, (data,), extent[0])
         if not done:
             raise OSError(errno.EIO, "the spill file ended early")
@@ -151,6 +155,8 @@ class SpillFile:
         if window != self._window and hasattr(os, "posix_fadvise"):  # Not on macOS.
             self._window = window
             start = max(window - 1, 0) * WINDOW
+            # This window and the one before, since backward reads downwards, which the kernel's own
+            # readahead does not foresee.
             os.posix_fadvise(self._file, start, 2 * WINDOW, os.POSIX_FADV_WILLNEED)
 
     def sync(self) -> None:
@@ -223,6 +229,8 @@ def _anonymous(folder: Path) -> int:
     flags = getattr(os, "O_TMPFILE", None)
     if flags is not None:
         try:
+            # Never linked into the folder: a process that is killed leaves nothing to be cleaned
+            # up.
             return os.open(folder, flags | os.O_RDWR | os.O_CLOEXEC, 0o600)
         except OSError as error:
             # The file system, or the kernel (EISDIR: open(2)), knows no files without a name.

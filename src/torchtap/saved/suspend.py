@@ -32,6 +32,7 @@ def suspend_offload() -> Iterator[None]:
     while (found := top()) is not None:
         remove(found)
         stack.append(found)
+    # All are taken off and the others put on again, since PyTorch can pop the top alone.
     for pair in reversed(stack):
         is_ours = id(pair[0]) in pairs
         above.append((pair, is_ours))

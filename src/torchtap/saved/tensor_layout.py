@@ -93,6 +93,7 @@ def _layout(
     """Cached, since every step of a training saves the same layouts."""
     if device.type not in ("cpu", "cuda"):
         return f"on {device.type}"
+    # Too small to be worth a move, and an empty tensor has no address to move from.
     if not size or not math.prod(size):
         return "a single number, or empty"
     numel = math.prod(_core(size, stride))
@@ -149,6 +150,7 @@ def flat(tensor: Tensor, layout: TensorLayout) -> Tensor:
         tensor = negated_view(tensor)
     if layout.is_dense:
         return tensor.as_strided((layout.length,), (1,), tensor.storage_offset())
+    # Dimensions of stride 0 have one element that is read many times: it is moved once.
     once = tensor.as_strided(layout.core, layout.stride, tensor.storage_offset())
     return once.contiguous().view(-1)
 

@@ -83,6 +83,7 @@ class DiskTier:
         ):  # A child process must not write into the file of its parent.
             self._file, self._forks = SpillFile(self._folder), forks.count
         file = self._file
+        # In this thread, which has waited for the event of the device: the copy blocks nobody else.
         host = elements.cpu() if elements.is_cuda else elements
         extent = file.reserve(layout.nbytes)
         try:

@@ -60,12 +60,16 @@ class Workers:
         """Let the threads end when their work is done, without waiting."""
         self.is_open = False
         if self._pool is not None and self._pool[0] == forks.count:
+            # Backward may still fetch what was packed: work that was begun ends, and nobody waits
+            # for it here.
             self._pool[1].shutdown(wait=False)
         self._pool = None
 
 
 def _find_trim() -> Callable[[int], int] | None:
     try:
+        # glibc has it, musl and macOS do not; PyTorch's CPU allocator is posix_memalign, whose
+        # freed blocks stay in the heap of the process (c10/core/impl/alloc_cpu.cpp).
         found: Callable[[int], int] | None = getattr(ctypes.CDLL(None), "malloc_trim", None)
     except (OSError, TypeError):  # Windows has no such name for the process itself.
         return None

@@ -67,12 +67,14 @@ def _merged_rows(parts: Sequence[Rows]) -> Rows:
 def _joined_rows(parts: Sequence[Rows], dim: int | None) -> Rows:
     """Join rows of shards, which have as many tensors as one of them."""
     merged = _merged_rows(parts)
+    # Shards of one tensor are one tensor: all else in a row counts elements.
     merged[..., NUM_TENSORS] = parts[0][..., NUM_TENSORS]
     return merged
 
 
 def _merged_sums(parts: Sequence[SampleSum]) -> SampleSum:
     sums = [total for total, _ in parts if total is not None]
+    # A sum that lacks a part would be a mean of other samples than it says.
     if len(sums) < len(parts) or len({total.shape for total in sums}) > 1:
         return SampleSum()
     return SampleSum(np.sum(sums, axis=0), sum(number for _, number in parts))
@@ -83,6 +85,7 @@ def _joined_sums(parts: Sequence[SampleSum], dim: int | None) -> SampleSum:
     sums = [total for total, _ in parts if total is not None]
     if len(sums) < len(parts) or dim is None:
         return SampleSum()
+    # The sum over samples has lost dim 0, the one of the samples.
     at = dim % (sums[0].ndim + 1)
     if at == 0:
         return _merged_sums(parts)

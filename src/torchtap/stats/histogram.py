@@ -81,6 +81,7 @@ class Histogram:
     def sparse(bins: Any, counts: Any, is_sample: bool = False) -> Histogram:
         """Make a histogram from bins in any order, each at most once."""
         bins, counts = np.asarray(bins, dtype=np.int64), np.asarray(counts, dtype=np.int64)
+        # By value: the bits of negative floats ascend as the numbers descend.
         order = np.argsort(_rank(bins), kind="stable")
         return Histogram(bins[order], counts[order], is_sample)
 
@@ -105,6 +106,7 @@ class Histogram:
         """
         low, high = self.edges
         with np.errstate(invalid="ignore"):
+            # The harmonic mean of the edges, whose relative error to both is the same.
             middles = 2 * low * high / (low + high)
         # The bins around zero hold it, and what is too small to tell from it.
         return np.where((low == 0) | (high == 0), 0.0, middles)
@@ -247,6 +249,7 @@ def merged_together(parts: Sequence[Histogram]) -> Histogram:
         return parts[0]
     bins, place = np.unique(np.concatenate([one.bins for one in parts]), return_inverse=True)
     counts = np.zeros(len(bins), dtype=np.int64)
+    # Not counts[place] +=, which adds once where a bin comes several times.
     np.add.at(counts, place, np.concatenate([one.counts for one in parts]))
     return Histogram.sparse(bins, counts, any(one.is_sample for one in parts))
 
@@ -266,6 +269,7 @@ def listed_histogram(bins: Ints, counts: Ints, *, is_sample: bool = False) -> Hi
 
 def _edge(magnitude: Ints) -> Floats:
     """Return the lower end of a bin, by the bits of a float32; behind the last one a step more."""
+    # A bin number is the first bits of a float32: shifted back, they are its edge next to zero.
     bits = (np.minimum(magnitude, _LAST) << SHIFT).astype(np.uint32)
     edge = bits.view(np.float32).astype(np.float64)
     return np.where(magnitude > _LAST, 2.0**128, edge)

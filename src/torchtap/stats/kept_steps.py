@@ -81,6 +81,7 @@ class RecentSteps:
         self._steps[step] = _Step(parts)
         self._totals.add(parts)
         while len(self._steps) > self._keep:
+            # The oldest: a dict keeps the order in which steps were added.
             del self._steps[next(iter(self._steps))]
 
     def merge(self, step: int, parts: list[StepHistograms], replaced: list[int]) -> None:

@@ -176,6 +176,7 @@ class QuickMeter:
                 or tensor.is_neg()
             ):
                 return False
+            # Inside the ``try``: some kinds raise only when they are asked for their memory.
             shape, data = tensor.shape, tensor.data_ptr()
         except RuntimeError:  # Nested, sparse and mkldnn tensors of the same type and dtype.
             return False
@@ -186,7 +187,9 @@ class QuickMeter:
             if self._sample is not None and shape[1:] != self._sample:
                 return False
             self.shape, self.varies = shape, True
+        # Below that, waking threads takes longer than reading the memory.
         threads = 1 if numel < _LARGE else torch.get_num_threads()
+        # Backward of another device runs in other threads; the kernel writes into one row.
         with clock.lock:
             if tensor.dtype is not self._dtype:  # Another thread brought another dtype meanwhile.
                 return False

@@ -13,8 +13,8 @@ from typing import Any
 
 from torch import Tensor
 
+from torchtap.core.did_you_mean import did_you_mean
 from torchtap.core.errors import InputError, SiteError
-from torchtap.core.site import did_you_mean
 from torchtap.stats.catalogue.results import Extra
 from torchtap.stats.statistics import Statistics
 

@@ -64,6 +64,7 @@ def _is_plain(tensor: Tensor) -> bool:
         or not 0 < tensor.numel() <= MOST_LISTED
         or not tensor.is_contiguous()
         or tensor.is_neg()
+        # Forward-mode AD makes zeros without memory (torch._efficientzerotensor).
         or tensor._is_zerotensor()
         or not native.available()
     ):
@@ -95,6 +96,7 @@ class _Buffers:
         if not histogram:
             native.take_address(tensor.data_ptr(), numel, code, self._summing.address, 1)
             return self._row.tolist(), None
+        # Before and not after: an interrupt may have left what another call counted.
         self._lists.clear()
         self._counting.sample = sample
         native.take_address(tensor.data_ptr(), numel, code, self._counting.address, 1)

@@ -71,6 +71,7 @@ class Series:
     def add_step(self, step: int, rows: Rows, parts: list[StepHistograms]) -> None:
         """Add the rows of a step that has ended, one per site; merge later parts of it."""
         self.revision += 1
+        # A gradient may arrive after its step was closed, and parts of it were read already.
         if step in self.rows:
             self.recent.merge(step, parts, self.rows.merge(step, rows))
         else:
@@ -144,6 +145,8 @@ class Series:
         if whole is None or not all(map(self.is_kept, others)):
             return None
         for step in others:
+            # Exact, since counts are integers; numbers as a mean cannot be taken out again without
+            # rounding.
             whole = whole.without(self.histogram(step, place) or _EMPTY)
         return whole
 

@@ -80,9 +80,11 @@ class BufferCopies:
             found = {name: module._buffers.get(name) for name in self._names}
             own = {name: buffer for name, buffer in found.items() if buffer is not None}
             lent = self._lent[id(module)] = _Lent(module, own)
+        # One copy for a buffer that stands under two names, so that they stay one.
         made = {id(buffer): buffer.clone() for buffer in lent.originals.values()}
         copies = {name: made[id(buffer)] for name, buffer in lent.originals.items()}
         lent.calls.append(_CallWithCopies(self._tap, caller, copies))
+        # Into the table, past nn.Module.__setattr__, which calls the hooks for registered buffers.
         module._buffers.update(copies)
 
     def leave(self, module: nn.Module) -> None:
@@ -90,6 +92,8 @@ class BufferCopies:
         lent = self._lent.get(id(module))
         if lent is None:
             return
+        # The last of this thread: calls of one thread are nested, those of several end in any
+        # order.
         mine = [call for call in lent.calls if call.thread == threading.get_ident()]
         if mine:
             lent.calls.remove(mine[-1])

@@ -88,6 +88,8 @@ class Extractor:
         except _Enough as enough:
             if enough.extractor is not self:
                 raise
+            # PyTorch calls no forward hook after a BaseException (_call_impl in
+            # torch/nn/modules/module.py), so those that give buffers back were not called.
             settle_stand_ins()
         finally:
             open_editors.discard(self)
@@ -113,6 +115,7 @@ class Extractor:
             _Enough: it was the last.
             CaptureError: a graph is wanted, and a reentrant checkpoint makes none.
         """
+        # Another thread may run the same model now, whose tensors are none of ours.
         if threading.get_ident() != self._thread:
             return
         number = self.counts[place]

@@ -10,13 +10,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
+from torchtap.core.did_you_mean import did_you_mean
 from torchtap.core.doors import require
 from torchtap.core.errors import CaptureError, EditError, InputError
 from torchtap.core.module_paths import Where, modules_of
 from torchtap.core.plan import Plan, make_plan
 from torchtap.core.preserved import mode_of, set_mode
 from torchtap.core.printed_page import Grid, Line, Page, Printed
-from torchtap.core.site import Site, did_you_mean
+from torchtap.core.site import Site
 from torchtap.core.tensors import kind_of
 from torchtap.core.text import plural
 from torchtap.hooks.uncompiled import uncompiled

@@ -1,4 +1,4 @@
-"""What each training comes to, written to ``outcomes.json`` beside this file.
+"""Writes the outcome of each training to ``outcomes.json`` beside this file.
 
     PYTHONPATH=tests/diagnosis/corpus python tests/diagnosis/corpus/outcomes.py
 

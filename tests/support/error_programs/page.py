@@ -166,7 +166,7 @@ def _topic_page(title: str, found: dict[str, list[Raised]]) -> str:
 
 
 def _title(raised: Sequence[Raised]) -> str:
-    """What a search engine is asked: the message of the first program."""
+    """The words that a search engine is asked: the message of the first program."""
     return elide_end(raised[0].said.replace("`", "'"), _MOST_IN_TITLE)
 
 

@@ -73,7 +73,7 @@ def run(text: str, folder: Path) -> dict[str, Any]:
 
 
 def error_of(program: Program, folder: Path) -> Exception:
-    """What a program raises, with its note, and without the frames of the test."""
+    """The exception of a program, with its note, and without the frames of the test."""
     try:
         run(program.text, folder)
     except Exception as error:  # noqa: BLE001 - it is what the program is for

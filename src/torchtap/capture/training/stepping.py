@@ -25,7 +25,8 @@ from torchtap.capture.training.process_hooks import ProcessHooks
 from torchtap.capture.training.scalers import Scalers
 from torchtap.capture.training.trained_model import TrainedModel
 from torchtap.capture.training.watched_models import Destination, Measured, WatchedModels
-from torchtap.capture.watch import Watch, watch
+from torchtap.capture.watch import watch
+from torchtap.capture.watch_handle import Watch
 from torchtap.core.blame import is_own_fault, own_fault
 from torchtap.core.module_paths import unwrapped
 from torchtap.core.torch_private import current_task, tracing_state, transform_running

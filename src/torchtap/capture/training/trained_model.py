@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from torchtap.capture.training.optimizer_cycle import ModelState
-from torchtap.capture.watch import Watch
+from torchtap.capture.watch_handle import Watch
 from torchtap.core.module_paths import modules_of, unwrapped
 from torchtap.hooks.call_follower import CallFollower, EntryHook
 from torchtap.hooks.calls import outermost_parts
@@ -44,6 +44,7 @@ class TrainedModel:
         self.kind = type(root).__name__
         self.variable = variable
         self.is_certain = is_certain
+        # Weakly: a program that drops its model must be able to free it in the middle of the run.
         self.root = weakref.ref(root)
         self.params = {id(param) for param in root.parameters()}
         self.watch: Watch | None = None
@@ -79,6 +80,8 @@ class TrainedModel:
         root = self.root()
         hook = _backward_hook(self.state)
         for param in () if root is None else root.parameters():
+            # FSDP puts views of its flat parameter in the place of leaves, and hooks on those
+            # refuse.
             if param.requires_grad and param.is_leaf:
                 made = param.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
                 self._handles_of_params.append(made)

@@ -11,7 +11,7 @@ from torch import nn
 
 from torchtap.capture.training.optimizer_cycle import OptimizerCycle, OptimizerState
 from torchtap.capture.training.trained_model import Entered, TrainedModel
-from torchtap.capture.watch import Watch
+from torchtap.capture.watch_handle import Watch
 from torchtap.core.module_paths import unwrapped
 from torchtap.core.record import Sink
 from torchtap.stats.sink import Stats
@@ -143,6 +143,7 @@ def _variable_of(models: Sequence[nn.Module]) -> str:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if not str(frame.f_globals.get("__name__")).startswith(("torchtap.", "torch.")):
+            # A copy: f_locals of a frame that runs may change while it is read.
             for name, value in list(frame.f_locals.items()):
                 if name != "self" and any(value is model for model in models):
                     return name

@@ -67,10 +67,13 @@ def run_as_main(script: str, args: Sequence[str], *, explain: bool = False) -> N
         __file__=path,
         __loader__=SourceFileLoader("__main__", path),
     )
+    # Or pickle and multiprocessing would look for the script's classes in torchtap's own main
+    # module.
     sys.modules["__main__"] = main
     try:
         with io.open_code(path) as file:
             source = file.read()
+        # dont_inherit: or the __future__ imports of this file would count for the script.
         exec(compile(source, path, "exec", dont_inherit=True), vars(main))
     except SystemExit:
         raise

@@ -27,4 +27,5 @@ class Cadence:
         save()
         now = time.perf_counter()
         wait = min(_MOST_SECONDS, (now - self._first) * _MOST_LOST)
+        # Saving takes at most this share of the time, however slow the disk is.
         self._next = now + max(wait, (now - began) / _MOST_SHARE)

@@ -18,7 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtap.capture.watch import Watch, watch
+from torchtap.capture.watch import watch
+from torchtap.capture.watch_handle import Watch
 from torchtap.core.record import FORWARD
 from torchtap.core.site import Pattern
 from torchtap.core.torch_private import sequence_number
@@ -165,6 +166,7 @@ class CallGradients:
                 part = part.sum_to_size(entering.shape)
             part = part.to(entering.dtype)
             before = entering.table.get(entering.name)
+            # Cloned: the engine may add to the buffer of a gradient that it hands on.
             entering.table[entering.name] = part.clone() if before is None else before + part
 
     def release(self) -> None:

@@ -134,6 +134,8 @@ class Capture:
 
     def _take(self, path: str, call: int, module: nn.Module, arguments: Arguments) -> Captured:
         around = surroundings_now()
+        # Before the module runs: it may write into arguments, buffers, and weights (spectral norm
+        # does).
         twin = copied(module, *arguments, with_module=self._with_modules)
         taken = Captured(
             path=path,

@@ -53,12 +53,15 @@ def copied(
     memo: dict[int, Any] = {}
     if not with_module:
         memo.update(own)
+        # An entry that maps to itself is not copied: arguments that refer to the module keep it.
         memo.update((id(one), one) for one in module.modules())
     with outside_inference_mode():
         flowing = [one for one in given.values() if id(one) not in own]
         if with_module:
             flowing += [one for one in _computed_attributes(module) if id(one) not in own]
         flowing = list({id(one): one for one in flowing}.values())
+        # Copied beforehand and together: deepcopy refuses tensors with a graph, and would part
+        # views from their base.
         memo.update((id(one), two) for one, two in zip(flowing, copies(flowing), strict=True))
         try:
             twin = copy.deepcopy(module, memo) if with_module else None

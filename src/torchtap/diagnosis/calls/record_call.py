@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchtap.core.did_you_mean import did_you_mean
 from torchtap.core.distributed import is_distributed
 from torchtap.core.doors import require
 from torchtap.core.errors import CaptureError, InputError, SiteError
 from torchtap.core.module_paths import is_container, modules_of, type_names
-from torchtap.core.site import did_you_mean
 from torchtap.core.text import plural
 from torchtap.diagnosis.calls.call import Call
 from torchtap.diagnosis.calls.call_gradients import CallGradients, accumulated

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from torchtap.core.did_you_mean import did_you_mean, nearest
 from torchtap.core.errors import CompareError
-from torchtap.core.site import did_you_mean, nearest
 
 Map = Mapping[str, str] | Iterable[tuple[str, str]] | None
 _MOST_NEAR = 3

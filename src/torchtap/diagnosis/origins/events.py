@@ -62,6 +62,7 @@ class Event:
         """Return the operations from a root to this event, by the shortest way."""
         ways: dict[int, Event | None] = {self.number: None}
         waiting = [self]
+        # Breadth first, while it grows: the shortest way from the root is told.
         for event in waiting:
             if event is root:
                 break
@@ -116,6 +117,7 @@ class Events:
     def hold(self, tensor: Tensor, event: Event) -> None:
         """Note that what is not finite in a tensor is by an event."""
         key, own = _key(tensor), _Held(event, tensor)
+        # One event for each part of the memory: the last operation that wrote it counts.
         held = [one for one in self._held.get(key, ()) if not _same_part(one.tensor, tensor)]
         self._held[key] = [*held, own]
 
@@ -133,6 +135,7 @@ class Events:
             return None
         exact = [one.event for one in held if _same_part(one.tensor, tensor)]
         near = [one.event for one in held if _overlap(one.tensor, tensor)]
+        # A view of another shape overlaps what was held under its base's shape.
         found = exact or near or [one.event for one in held]
         return found[-1] if exact else min(found, key=lambda one: (one.is_meant, one.number))
 
@@ -154,6 +157,7 @@ class Events:
 
 
 def _key(tensor: Tensor) -> int:
+    # What has no storage of its own (sparse, wrapped) is told apart as an object, which is held.
     return storage_id(tensor) or id(tensor)
 
 

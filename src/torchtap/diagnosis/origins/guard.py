@@ -134,12 +134,12 @@ def guard(
 ) -> Guard:
     """Stay on during a training, and say where the first NaN or Inf was made.
 
-    Before each step of an optimizer one number is looked at, the norm of the gradients, and the
-    loss if it is logged. Nothing is kept but references: what the model was called with, random
-    states, modes, and the gradients that arrived at its outputs. If something is not finite, the
-    calls are replayed eagerly and operation by operation with the weights, which are still those
-    of that step, and the operation is found that made it. Infinite gradients by which a
-    ``GradScaler`` looks for its scale are normal.
+    Before each step of an optimizer the gradients are read once, and the loss if it is logged. Of
+    the running step nothing is kept but references: what the model was called with, random states,
+    modes, and the gradients that arrived at its outputs. If something is not finite, the calls are
+    replayed eagerly and operation by operation with the weights, which are still those of that
+    step, and the operation is found that made it. Infinite gradients by which a ``GradScaler``
+    looks for its scale are normal.
 
     Faults outside of the model (the loss, clipping, the optimizer) are noticed, and not named by
     operation: ``tt.locate`` does, with the step as a function.
@@ -147,7 +147,8 @@ def guard(
     Args:
         model: any module, also compiled, or wrapped for data parallelism: then all ranks guard.
         optimizer: whose steps count; by default any that has a parameter of the model.
-        keep: how many steps are kept, the running one among them.
+        keep: how many steps are remembered, the running one among them: what was logged, and
+            whether they were finite. Calls are kept of the running step alone.
         on: ``"raise"`` a ``NonFiniteError`` before the optimizer's step; ``"warn"`` once and go on;
             ``"skip"``: leave the optimizer's step out, on all ranks; or call a function with the
             origin and go on.

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from torchtap.capture.training.scalers import Scalers
-from torchtap.capture.watch import numbers_of, watches_of
+from torchtap.capture.watch_handle import numbers_of, watches_of
 from torchtap.core.torch_private import call_after_backward, current_task
 from torchtap.diagnosis.origins.guarded_steps import GuardedSteps
 from torchtap.diagnosis.origins.investigate import Evidence

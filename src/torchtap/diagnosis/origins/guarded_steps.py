@@ -1,4 +1,4 @@
-"""The last steps of a guarded training: their calls, the numbers that were logged, the samples."""
+"""The last steps of a guarded training: the calls of the running one, what was logged of each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class GuardedStep:
 
     Attributes:
         number: from 0.
-        calls: of the model.
+        calls: of the model, while the step runs.
         numbers: that were logged.
         ids: of its samples.
         has_stepped: whether an optimizer's step ended it.
@@ -91,9 +91,8 @@ class GuardedSteps:
         return len(self._steps) > 1 and self._steps[-2].was_finite
 
     def begin(self) -> None:
-        """A step begins; the oldest is dropped."""
-        if len(self._steps) == self._steps.maxlen:
-            self._steps[0].forget_calls()
+        """A step begins. Of the one before no call is asked for: its memory becomes free."""
+        self.running.forget_calls()
         self._steps.append(GuardedStep(self.running.number + 1))
         self.kept.calls = self.running.calls
 
@@ -110,5 +109,4 @@ class GuardedSteps:
     def close(self) -> None:
         """Take everything off; the number of the running step stays."""
         self.kept.detach()
-        for step in self._steps:
-            step.forget_calls()
+        self.running.forget_calls()

@@ -37,8 +37,8 @@ _NOT_REPRODUCIBLE = (
     "Not reproducible: hardware or a race."
 )
 _OVERWRITTEN = (
-    "The replay is finite, but an argument of the model was overwritten before the replay: the "
-    "step ran on other values, so the origin cannot be found from it."
+    "The replay is finite, but an argument or a buffer of the model was overwritten before the "
+    "replay: the step ran on other values, so the origin cannot be found from it."
 )
 _FOREIGN = (
     "The replay of this model is finite, and so are the gradients of its parameters. One that its "
@@ -164,7 +164,7 @@ def _complete(found: Origin, replay: Replay, evidence: Evidence) -> Origin:
     if evidence.is_updated:
         notes.append(_UPDATED)
     if any(call.was_overwritten for call in replay.calls):
-        notes.append("An argument of the model was overwritten before the replay.")
+        notes.append("An argument or a buffer of the model was overwritten before the replay.")
     samples = bad_samples(found, replay, evidence.ids, num_dropped=evidence.num_dropped)
     is_outside = found.module is None and not found.operation
     return replace(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from operator import is_not
 from typing import Any
 
 import torch
@@ -13,7 +14,10 @@ from torch import Tensor, nn
 
 from torchtap.core.module_paths import every_module, modules_of
 from torchtap.core.preserved import RandomState, mode_of
+from torchtap.core.tensors import obstacle
 from torchtap.core.torch_private import current_task, is_any_autocast_enabled
+from torchtap.core.tree import leaves
+from torchtap.diagnosis.origins.kept_buffers import Buffers, KeptBuffers
 from torchtap.diagnosis.origins.user_lines import NOWHERE, Line, line_of_backward, line_of_call
 from torchtap.diagnosis.origins.values import tensors_of
 from torchtap.hooks.call_follower import CallFollower, FollowedCall
@@ -65,7 +69,7 @@ class KeptCall:
     versions: list[int]
     modes: list[bool | None]
     autocast: tuple[Autocast, ...]
-    buffers: list[Tensor | None]
+    buffers: KeptBuffers
     lent: dict[str, Tensor] | None = None
     forward: Line = NOWHERE
     gradients: list[Arrived] = field(default_factory=list)
@@ -74,9 +78,9 @@ class KeptCall:
 
     @property
     def was_overwritten(self) -> bool:
-        """Return whether an argument was written into since."""
-        now = [one._version for one in tensors_of((self.args, self.kwargs))]
-        return now != self.versions
+        """Return whether an argument, or a buffer that is not copied, was written into since."""
+        is_same = _versions(self.args, self.kwargs) == self.versions
+        return not is_same or self.buffers.were_overwritten
 
     def release(self) -> None:
         """Take the hooks off the outputs."""
@@ -95,7 +99,7 @@ class Kept:
     Attributes:
         modules: path -> module.
         every: all modules, wrappers too.
-        places: of all buffers: module and name.
+        buffers: of all modules.
         calls: of the running step.
     """
 
@@ -109,15 +113,11 @@ class Kept:
         self._parts: CallFollower[FollowedCall] = CallFollower(self._follower.running)
         self._is_called = type(model).__name__ == "OptimizedModule"
         self._random = RandomState(self.every)
-        # A ScriptModule lets nothing in its tables be replaced, and lists them in another way.
+        self.buffers = Buffers(self.every)
+        self._is_script = [isinstance(one, torch.jit.ScriptModule) for one in self.every]
         plain = [one for one in self.every if not isinstance(one, torch.jit.ScriptModule)]
-        self.places = [(one, name) for one in plain for name in one._buffers]
-        self._params = [
-            (one, name, held) for one in plain for name, held in one._parameters.items()
-        ]
-        self._changing = set(range(len(self.places)))  # Buffers that forwards write into.
-        self._is_first = True
-        self._versions = self._read_versions()
+        self._params = [(one, name) for one in plain for name in one._parameters]
+        self._own_params = list(self._params_now())
 
     def attach(self) -> None:
         """Put the hooks on."""
@@ -156,31 +156,31 @@ class Kept:
             self.calls.append(self._kept(tap, args, dict(kwargs)))
 
     def _kept(self, tap: Tap, args: tuple[Any, ...], kwargs: dict[str, Any]) -> KeptCall:
-        held = tensors_of((args, kwargs))
-        self._learn_changing()
         lent: dict[str, Tensor] | None = None
-        if any(one._parameters.get(name) is not own for one, name, own in self._params):
+        # torch.func.functional_call lends other tensors for the length of one call: a replay has to
+        # lend them again.
+        if any(map(is_not, self._params_now(), self._own_params)):
             lent = dict(self.modules[tap.path].named_parameters())
         return KeptCall(
             tap.path,
             args,
             kwargs,
             self._random.read(),
-            [one._version for one in held],
-            [mode_of(one) for one in self.every],
+            _versions(args, kwargs),
+            self._modes(),
             _autocast() if is_any_autocast_enabled() else (),
-            self._copies(),
+            self.buffers.keep(),
             lent,
             line_of_call(),
         )
 
-    def _copies(self) -> list[Tensor | None]:
-        """The buffers; those that anything writes into are copied, in the first call all."""
-        now = [one._buffers.get(name) for one, name in self.places]
-        return [
-            one.detach().clone() if one is not None and place in self._changing else one
-            for place, one in enumerate(now)
-        ]
+    def _modes(self) -> list[bool | None]:
+        # As mode_of does, which asks each module whether it is a ScriptModule.
+        pairs = zip(self.every, self._is_script, strict=True)
+        return [mode_of(one) if script else one.__dict__.get("training") for one, script in pairs]
+
+    def _params_now(self) -> Iterator[Tensor | None]:
+        return (one._parameters.get(name) for one, name in self._params)
 
     def leave(self, tap: Tap, output: Any) -> None:
         """A call ended."""
@@ -190,30 +190,13 @@ class Kept:
             return
         if not torch.is_grad_enabled() or current_task() != -1:
             return
-        if self._is_first:
-            self._is_first = False
-            self._changing = self._statistics()
-        self._learn_changing()
         call = self.calls[-1]
         for place, tensor in enumerate(tensors_of(output)):
             if tensor.requires_grad:
+                # Weakly: the hook lives as long as the graph, and a call holds its arguments and
+                # copies.
                 hook = GradHook(_hand_on, weakref.ref(self), weakref.ref(call), place)
                 call.handles.append(tensor.register_hook(hook))  # type: ignore[no-untyped-call]
-
-    def _read_versions(self) -> list[int]:
-        own = (one._buffers.get(name) for one, name in self.places)
-        return [-1 if one is None else one._version for one in own]
-
-    def _statistics(self) -> set[int]:
-        """Running statistics: the kernels of batch norm write them, and move no version."""
-        counted = enumerate(self.places)
-        return {place for place, (one, _) in counted if "num_batches_tracked" in one._buffers}
-
-    def _learn_changing(self) -> None:
-        before, self._versions = self._versions, self._read_versions()
-        if before != self._versions:
-            pairs = enumerate(zip(before, self._versions, strict=True))
-            self._changing.update(place for place, (old, new) in pairs if old != new)
 
     def arrive(self, call: KeptCall, place: int, gradient: Tensor) -> None:
         """A gradient arrives at an output."""
@@ -221,6 +204,16 @@ class Kept:
             call.backward = line_of_backward()
         call.gradients.append(Arrived(current_task(), place, gradient))
         self._arrived()
+
+
+def _versions(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[int]:
+    """How often each tensor among arguments was written into, where PyTorch counts it."""
+    found = (one for value in (*args, *kwargs.values()) for one in _tensors(value))
+    return [one._version for one in found if obstacle(one) is None and not one.is_inference()]
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    return [value] if type(value) is Tensor else [one for _, one in leaves(value)]
 
 
 def _hand_on(

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from torch import Tensor
 
+from torchtap.core.blame import is_own_fault
+
 Rows = Sequence[int]
 IsClean = Callable[[Callable[[Tensor], Tensor]], bool]
 """Computes the samples that the given function takes out of each tensor of the batch."""
@@ -49,7 +51,12 @@ def bad_rows(num: int, is_clean: IsClean) -> tuple[int, ...]:
     try:
         half = num // 2
         return tuple(look(range(half)) + look(range(half, num)))
-    except Exception:  # noqa: BLE001 - a model may refuse fewer samples: nothing is known, then
+    except _TooMany:
+        return ()
+    except Exception as error:
+        # The model may refuse fewer samples, with any exception: nothing is known, then.
+        if is_own_fault(error):
+            raise
         return ()
 
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 from torch import nn
 
-from torchtap.capture.watch import note_of_step, watches_of
+from torchtap.capture.watch_handle import note_of_step, watches_of
 from torchtap.core.errors import NonFiniteError
 from torchtap.diagnosis.origins.guarded_steps import GuardedStep
 from torchtap.diagnosis.origins.investigate import Evidence, investigate, when_clean

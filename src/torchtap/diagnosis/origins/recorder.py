@@ -14,7 +14,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from torchtap.capture.watch import Watch, note_of_step, watch
+from torchtap.capture.watch import watch
+from torchtap.capture.watch_handle import Watch, note_of_step
 from torchtap.core.distributed import num_ranks, own_rank
 from torchtap.core.module_paths import Where
 from torchtap.core.record import Sink

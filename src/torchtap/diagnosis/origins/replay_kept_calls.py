@@ -120,7 +120,8 @@ class Replay:
         for module, mode in zip(self._kept.every, call.modes, strict=True):
             set_mode(module, mode)
         with without_modes(), torch.no_grad():
-            for (module, name), buffer in zip(self._kept.places, call.buffers, strict=True):
+            kept = zip(self._kept.buffers.places, call.buffers.values(), strict=True)
+            for (module, name), buffer in kept:
                 now = module._buffers.get(name)
                 if now is None or buffer is None or same(now, buffer):
                     continue

@@ -96,6 +96,9 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
             opened.callback(self.calls.detach)
             for handle in listen_to_optimizers(self) if self._with_optimizers else ():
                 opened.callback(handle.remove)
+            # Anomaly mode keeps the traceback of the forward with each node, which is the line of a
+            # backward operation; its own check for NaN would end the step before provenance is
+            # known.
             opened.enter_context(torch.autograd.set_detect_anomaly(True, check_nan=False))
             self._begin()
             super().__enter__()  # type: ignore[no-untyped-call]
@@ -146,6 +149,8 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         """A step of an optimizer begins: what its gradients are now may be overwritten."""
+        # What is asked of the optimizer here would otherwise come back to this mode as operations
+        # of the step.
         with without_modes():
             self._note_optimizer(optimizer)
         self._phase = OPTIMIZER
@@ -196,6 +201,8 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if operation.name == _READ:
             self._note_read(args[0])
             return returned
+        # backward() makes the gradient of a scalar loss by it: so the loss is known, without a word
+        # of the program's.
         if operation.name == "ones_like" and _is_called_by(_MAKES_GRADIENTS):
             self.losses.append(args[0])
         for result in operation.results(returned):
@@ -222,6 +229,8 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         parents = list(dict.fromkeys(self._event_of(tensor, operation) for tensor, _ in bad))
         worst = max((level for _, level in bad), default=0)
         numbers = operation.numbers()
+        # A number that Python computed from item() has lost its tensor: what was read last is the
+        # likely one.
         if numbers and not parents and self._read is not None:
             parents, worst = [self._read], NAN
         if parents and now <= worst:
@@ -318,5 +327,7 @@ def _unexplained(result: Tensor, bad: Sequence[Tensor], operation: Operation) ->
         before = operation.before.get(id(tensor), tensor)
         if before.layout is not torch.strided or before.ndim > wrong.ndim:
             return None
+        # Places that every bad operand explains elementwise are passed on; one that none does is
+        # new.
         wrong = wrong & torch.isfinite(before.detach())
     return int(wrong.reshape(-1).int().argmax()) if bool(wrong.any()) else None

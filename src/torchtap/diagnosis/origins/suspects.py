@@ -1,4 +1,4 @@
-"""Looks at the numbers of a step: one norm of the gradients, and the losses that were logged."""
+"""Looks at the numbers of a step: the gradients, once, and the losses that were logged."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from torchtap.core.distributed import PLAIN
 from torchtap.diagnosis.origins.values import are_finite, holds_numbers, strided
+from torchtap.stats.kernels import native
 
 
 class OptimizedParams:
@@ -31,6 +32,7 @@ class OptimizedParams:
     def of(self, optimizer: Optimizer) -> list[Tensor]:
         """Return the parameters of an optimizer; none if it has no parameter of the model."""
         groups = optimizer.param_groups
+        # add_param_group() may be called at any time; nothing tells of it but the number.
         count = sum(len(group["params"]) for group in groups)
         known = self._known.get(optimizer)
         if known is None or known[0] != count:
@@ -41,15 +43,22 @@ class OptimizedParams:
 
 
 def gradients_are_finite(params: Sequence[Tensor]) -> bool:
-    """Return whether the gradients of parameters are finite. One number is read.
+    """Return whether the gradients of parameters are finite. They are read once."""
+    gradients = [own for one in params if (own := one.grad) is not None]
+    others: list[Tensor] = []
+    return native.are_finite(gradients, others) and _norm_is_finite(others)
+
+
+def _norm_is_finite(gradients: Sequence[Tensor]) -> bool:
+    """Return whether tensors are finite. One number is read from each device, or all are looked at.
 
     The sum of squares may overflow where no gradient does: then they are looked at one by one.
     """
-    gradients = [one.grad for one in params if one.grad is not None]
     plain = [one for one in gradients if type(one) in PLAIN and one.layout is torch.strided]
     if len(plain) < len(gradients):
         others = [one for one in gradients if not any(one is own for own in plain)]
         plain += [part for one in others for part in strided(one)]
+    # One number for all: reading each gradient's own would wait for the device as often.
     if not plain or math.isfinite(float(get_total_norm(plain))):
         return True
     return are_finite(gradients)

@@ -36,6 +36,7 @@ def running_line() -> Line | None:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
+        # Frames beyond called backward() or the replay: no operation stands on their lines.
         if code in RUN_BACKWARD or code.co_filename == _REPLAY:
             return None
         if is_of_model(code.co_filename):
@@ -70,6 +71,8 @@ def line_of_backward() -> Line:
 
 def line_of_node(node: Any) -> Line | None:
     """Return the line of the forward that made a node, as anomaly mode keeps it."""
+    # Anomaly mode keeps it there as text (PyAnomalyMetadata in
+    # torch/csrc/autograd/python_anomaly_mode.cpp).
     for part in reversed(node.metadata.get(_TRACEBACK, [])):
         for entry in reversed(part.split('  File "')[1:]):
             file, _, rest = entry.partition('"')

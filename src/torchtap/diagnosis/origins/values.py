@@ -27,6 +27,8 @@ def holds_numbers(value: Any) -> bool:
 
 def tensors_of(value: Any) -> list[Tensor]:
     """Return the tensors in a nested value that hold such numbers."""
+    if type(value) is Tensor:
+        return [value] if holds_numbers(value) else []
     return [tensor for _, tensor in leaves(value) if holds_numbers(tensor)]
 
 

@@ -10,12 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from torchtap.capture.watch import watch
+from torchtap.core.did_you_mean import did_you_mean
 from torchtap.core.errors import EditError, InputError
 from torchtap.core.inference_mode import outside_inference_mode
 from torchtap.core.module_paths import modules_of
 from torchtap.core.preserved import preserved
 from torchtap.core.record import BACKWARD, Record
-from torchtap.core.site import Pattern, Site, did_you_mean
+from torchtap.core.site import Pattern, Site
 from torchtap.core.tensors import kind_of
 from torchtap.core.user_functions import place
 from torchtap.edits.catalogue.ready import KEEPS, Formula, Ready, expect, is_whole, joined, within

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from torchtap.explain.attributions.attribution_result import AttributionResult
 from torchtap.explain.attributions.gradient_methods import (
@@ -12,7 +13,7 @@ from torchtap.explain.attributions.gradient_methods import (
     integrated_gradients,
 )
 from torchtap.explain.attributions.guided_backprop import deconvolution, guided_backprop
-from torchtap.explain.attributions.noise import smoothgrad, smoothgrad_sq, vargrad
+from torchtap.explain.attributions.noise import mean_of, mean_square_of, noisy_maps, variance_of
 from torchtap.explain.attributions.perturbation import feature_permutation, occlusion
 from torchtap.explain.attributions.propagation import deeplift, lrp
 from torchtap.explain.attributions.score_rounding import DIFFERENCES, GRADIENTS, SHARES
@@ -48,8 +49,8 @@ METHODS: Mapping[str, Method] = {
 }
 
 NOISY: Mapping[str, Method] = {
-    "smoothgrad": Method(smoothgrad),
-    "smoothgrad_sq": Method(smoothgrad_sq),
-    "vargrad": Method(vargrad),
+    "smoothgrad": Method(partial(noisy_maps, mean_of)),
+    "smoothgrad_sq": Method(partial(noisy_maps, mean_square_of)),
+    "vargrad": Method(partial(noisy_maps, variance_of)),
 }
 """Methods that are made of the maps of another one: they are called with it and its name too."""

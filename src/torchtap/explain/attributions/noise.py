@@ -34,7 +34,8 @@ def generator_of(seed: Seed) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def smoothgrad(
+def noisy_maps(
+    combine: Callable[[Tensor, Tensor], Tensor],
     variable: Variable,
     method: Method,
     of: str,
@@ -44,9 +45,10 @@ def smoothgrad(
     stdevs: float | None = None,
     seed: Seed = 0,
 ) -> AttributionResult:
-    """Smilkov et al., "SmoothGrad: removing noise by adding noise" (2017): the mean.
+    """Combine the maps of noisy copies of a value.
 
     Args:
+        combine: mean and variance (divided by their number) of the maps -> the result.
         variable: what it is made of.
         method: whose maps are taken.
         of: its name.
@@ -56,62 +58,24 @@ def smoothgrad(
             of each row its own.
         seed: of the noise.
     """
-    noisy = _Noisy(
-        variable=variable,
-        method=method,
-        of=of,
-        batching=batching,
-        n_samples=n_samples,
-        stdevs=stdevs,
-        seed=seed,
-    )
-    return noisy.found(lambda mean, squares: mean)
+    check_count("n_samples", n_samples)
+    noisy = _Noisy(variable, method, of, batching, n_samples, generator_of(seed), stdevs)
+    return noisy.found(combine)
 
 
-def smoothgrad_sq(
-    variable: Variable,
-    method: Method,
-    of: str,
-    *,
-    batching: Batching,
-    n_samples: int = 25,
-    stdevs: float | None = None,
-    seed: Seed = 0,
-) -> AttributionResult:
+def mean_of(mean: Tensor, variance: Tensor) -> Tensor:
+    """Smilkov et al., "SmoothGrad: removing noise by adding noise" (2017): the mean."""
+    return mean
+
+
+def mean_square_of(mean: Tensor, variance: Tensor) -> Tensor:
     """Hooker et al., "A Benchmark for Interpretability Methods" (2019): the mean square."""
-    noisy = _Noisy(
-        variable=variable,
-        method=method,
-        of=of,
-        batching=batching,
-        n_samples=n_samples,
-        stdevs=stdevs,
-        seed=seed,
-    )
-    return noisy.found(lambda mean, squares: squares + mean.square())
+    return variance + mean.square()
 
 
-def vargrad(
-    variable: Variable,
-    method: Method,
-    of: str,
-    *,
-    batching: Batching,
-    n_samples: int = 25,
-    stdevs: float | None = None,
-    seed: Seed = 0,
-) -> AttributionResult:
+def variance_of(mean: Tensor, variance: Tensor) -> Tensor:
     """Adebayo et al., "Local Explanation Methods for Deep Neural Networks" (2018): the variance."""
-    noisy = _Noisy(
-        variable=variable,
-        method=method,
-        of=of,
-        batching=batching,
-        n_samples=n_samples,
-        stdevs=stdevs,
-        seed=seed,
-    )
-    return noisy.found(lambda mean, squares: squares)
+    return variance
 
 
 class _Noisy:
@@ -124,20 +88,19 @@ class _Noisy:
         of: str,
         batching: Batching,
         n_samples: int,
+        generator: torch.Generator,
         stdevs: float | None,
-        seed: Seed,
     ) -> None:
-        check_count("n_samples", n_samples)
         self._variable = variable
         self._method = method
         self._of = of
         self._batching = batching
         self._num = n_samples
-        self._generator = generator_of(seed)
+        self._generator = generator
         self._scale = _scale(variable.value, stdevs)
 
-    def found(self, result: Callable[[Tensor, Tensor], Tensor]) -> AttributionResult:
-        """Return the result for the mean and the variance (divided by their number) of the maps."""
+    def found(self, combine: Callable[[Tensor, Tensor], Tensor]) -> AttributionResult:
+        """Return what ``combine`` makes of the mean and the variance of the maps."""
         notes: tuple[str, ...] = ()
         # One name holds all, so that an interrupt finds them as they belong together.
         state = 0, torch.zeros(()), torch.zeros(())
@@ -147,9 +110,9 @@ class _Noisy:
                 maps = found.values.view(len(part), *self._variable.value.shape)
                 state = _joined(*state, maps)
                 notes = found.notes
-        _, mean, squares = state
+        _, mean, variance = state
         said = tuple(note for note in notes if note not in many.notes)
-        return AttributionResult(result(mean, squares), None, (self._note, *said, *many.notes))
+        return AttributionResult(combine(mean, variance), None, (self._note, *said, *many.notes))
 
     @property
     def _note(self) -> str:

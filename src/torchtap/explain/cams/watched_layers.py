@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 from torch.autograd.graph import GradientEdge
 
-from torchtap.capture.watch import Watch, watch
+from torchtap.capture.watch import watch
+from torchtap.capture.watch_handle import Watch
 from torchtap.core.errors import InputError
 from torchtap.core.record import FORWARD, Record
 from torchtap.core.site import Pattern, Site

@@ -11,9 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from torchtap.core.did_you_mean import did_you_mean
 from torchtap.core.errors import RunError, SiteError
 from torchtap.core.record import steps_there
-from torchtap.core.site import Site, did_you_mean
+from torchtap.core.site import Site
 from torchtap.runs.contents import Contents
 from torchtap.runs.merging.row_comparison import aligned
 from torchtap.stats.algebra import Rows

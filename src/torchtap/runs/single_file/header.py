@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from torchtap.core.did_you_mean import nearest, one_of
 from torchtap.core.errors import RunError
 from torchtap.core.ports import PORTS
 from torchtap.core.record import PHASES
-from torchtap.core.site import Site, nearest, one_of
+from torchtap.core.site import Site
 from torchtap.runs.store.checksum import crc32
 from torchtap.runs.store.dtypes import STORED, is_sparse_dtype
 from torchtap.runs.store.layout import is_run_folder

@@ -176,6 +176,8 @@ class AttemptWriter:
         Raises:
             FileNotFoundError: the journal has no name any more.
         """
+        # POSIX lets a process write on into a file that was deleted, and nothing would be left of
+        # it.
         if self._tells_links and not os.fstat(self._journal.stream.file).st_nlink:
             said = "the journal of the run was deleted while it was written to"
             raise FileNotFoundError(errno.ENOENT, said, str(self.folder / JOURNAL))

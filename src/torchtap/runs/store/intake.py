@@ -100,6 +100,8 @@ class Intake:
         room = nbytes + _CLONE
         with self._lock:
             if self._credit < room:
+                # Taken ahead for many values, since the lock of the queue costs more than the clone
+                # of one.
                 if not self.queue.reserve(_CREDIT, wait=False):
                     return False
                 self._credit += _CREDIT
@@ -143,6 +145,7 @@ class Intake:
             is_roomy = self.queue.reserve(room, wait=False)
             if not is_roomy and not self._make_room(record, room, nbytes):
                 return
+            # Pinned, since only then a copy from the device runs beside the computation.
             buffer = self.buffers.take(nbytes, pinned=tensor.device.type == "cuda")
             try:
                 arrived = self._stager.copy(tensor, buffer)

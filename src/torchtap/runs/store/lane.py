@@ -48,6 +48,7 @@ class OpenFiles:
             if len(self._open) >= self._most:
                 _, oldest = self._open.popitem(last=False)
                 os.close(oldest)
+            # No link is followed: a folder that another user can write into could lead elsewhere.
             found = self._open[path] = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         else:
             self._open.move_to_end(path)
@@ -137,6 +138,7 @@ class Lane:
 
     def write_header(self) -> None:
         """Rewrite the header with the tensors that the file holds now."""
+        # Padded with spaces, as the format of safetensors allows.
         text = self._header().ljust(self._start - 8)
         write_all(self._files.get(self.path), memoryview(struct.pack("<Q", len(text)) + text), 0)
 
@@ -162,6 +164,7 @@ class Lane:
     def begin_sync(self, offset: int) -> None:
         """Have the system begin to write to the disk what stands from a place on."""
         with suppress(AttributeError):
+            # Only begun: the sync at the commit then waits for little.
             _LIBC.sync_file_range(self._files.get(self.path), offset, 0, _START_WRITING)
 
     def back_to(self, end: int, num_rows: int) -> None:
@@ -186,6 +189,8 @@ class Lane:
         """Have the file system find room in large pieces, without making the file longer."""
         if self.end + nbytes <= self._reserved or not self._can_reserve:
             return
+        # As much again as there is: a lane that grows by its own size lies in few pieces on the
+        # disk.
         by = max(nbytes, min(max(self.end, _LEAST_GROWTH), _MOST_GROWTH))
         self._can_reserve = _allocate(file, self.end, by)
         if self._can_reserve:
@@ -202,6 +207,8 @@ def write_all(file: int, data: memoryview, offset: int) -> None:
 def _allocate(file: int, offset: int, nbytes: int) -> bool:
     """Reserve room on the disk behind the end of a file; ``False`` where that cannot be done."""
     with suppress(AttributeError):
+        # Not os.posix_fallocate, which raises the size of the file (readers would see zeros as
+        # values) and writes every block where the file system cannot allocate.
         return bool(_LIBC.fallocate(file, _KEEP_SIZE, offset, nbytes) == 0)
     return False
 

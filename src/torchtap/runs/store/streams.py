@@ -117,6 +117,7 @@ class StreamWriter:
             self._stream = pa.ipc.new_stream(self._sink, self._schema)
             # Each part begins with the schema, which stands in the file once.
             self._skipped = self._schema.serialize().size if self.end else 0
+        # With a checksum of ours: Arrow's format has none.
         self._stream.write_batch(batch, custom_metadata={INFO: info, CRC: b"%08x" % crc})
 
     def write(self) -> memoryview:
@@ -137,6 +138,7 @@ class StreamWriter:
     def back_to(self, end: int) -> None:
         """Forget the batches behind a place."""
         self.end = end
+        # Or the bytes after a shorter stream would be read as damage in its middle.
         os.ftruncate(self._file, end)
 
     def sync(self) -> None:
@@ -296,6 +298,7 @@ def _checked(batch: Any, said: Any, end: int) -> Found | None:
     """A batch whose checksum is right."""
     if said is None or INFO not in said or CRC not in said:
         return None
+    # Offsets of a damaged batch may point anywhere, and reading them would end the process.
     batch.validate(full=True)
     info = said[INFO]
     is_whole = said[CRC] == b"%08x" % batch_crc(batch, info)
@@ -310,6 +313,7 @@ def _next_batch(view: mmap.mmap, whole: Any, schema: Any, start: int, size: int)
         place = view.find(_MARK, place + 1)
         if place < 0:
             return None
+        # Messages of an Arrow stream begin at multiples of 8 bytes; the mark elsewhere is data.
         if place % 8:
             continue
         try:

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from torchtap.core.did_you_mean import did_you_mean
 from torchtap.core.errors import InputError
 from torchtap.core.printed_page import Page, Printed
 from torchtap.core.record import Record
-from torchtap.core.site import Site, did_you_mean
+from torchtap.core.site import Site
 from torchtap.runs.tables.cells import Cells, show_cells, sorted_cells
 from torchtap.runs.tables.columns import ROW_COLUMNS, TABLE_COLUMNS, Row as Row
 from torchtap.runs.tables.data_frames import make_frame

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from torchtap.core.did_you_mean import did_you_mean
 from torchtap.core.errors import RunError
-from torchtap.core.site import did_you_mean
 from torchtap.stats.catalogue.kinds import named_value
 
 OF_SHARDS = "the ranks have shards, whose places and features are not those of the whole."

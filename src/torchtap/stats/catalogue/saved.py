@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from torchtap.core.did_you_mean import did_you_mean
 from torchtap.core.errors import InputError, RunError
-from torchtap.core.site import did_you_mean
 from torchtap.core.text import class_of, typed
 from torchtap.stats.catalogue import protocol
 from torchtap.stats.catalogue.kinds import is_named_statistic, parts_of, statistic_class

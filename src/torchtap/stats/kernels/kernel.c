@@ -121,6 +121,9 @@ typedef struct {
     void (*convert[NUM_DTYPES])(const void *, int64_t, void *);
     void (*positions)(int64_t, int, double, uint32_t, int64_t, int32_t *);
     void (*bins_at)(const float *, const int32_t *, int, uint32_t *);
+    int16_t (*top16)(const int16_t *, int64_t, int16_t);
+    int32_t (*top32)(const int32_t *, int64_t, int32_t);
+    int64_t (*top64)(const int64_t *, int64_t, int64_t);
 } Target;
 
 static void merge_block(double *row, const Block *block) {
@@ -754,6 +757,59 @@ static void accumulate_sum(const char *data, int64_t outer, int64_t inner, int d
     }
 }
 
+/* -------------------------------------------------------------------- is everything finite */
+
+/* A tensor without gaps. Made by Python (native.are_finite), hence plain integers. */
+typedef struct {
+    int64_t data, numel, dtype;
+} Piece;
+
+/* A look at elements [begin, end) of all pieces, one after the other. */
+typedef struct {
+    const Piece *pieces;
+    int64_t count, begin, end;
+    int finite;
+} Look;
+
+/* NaN and Inf are what has the largest exponent. Nothing is computed: it costs reading them. */
+static int is_finite(const char *data, int64_t numel, int dtype) {
+    const int64_t infinite = 0x7ffll << 52;
+    switch (dtype) {
+    case FLOAT32: return target->top32((const int32_t *)data, numel, 0x7f800000) < 0x7f800000;
+    case FLOAT64: return target->top64((const int64_t *)data, numel, infinite) < infinite;
+    case BFLOAT16: return target->top16((const int16_t *)data, numel, 0x7f80) < 0x7f80;
+    case FLOAT16: return target->top16((const int16_t *)data, numel, 0x7c00) < 0x7c00;
+    default: return 1;
+    }
+}
+
+static void *look(void *argument) {
+    Look *own = argument;
+    int64_t place = 0;
+    own->finite = 1;
+    for (int64_t i = 0; own->finite && i < own->count; i++) {
+        Piece piece = own->pieces[i];
+        int64_t first = own->begin > place ? own->begin - place : 0;
+        int64_t last = own->end - place < piece.numel ? own->end - place : piece.numel;
+        if (first < last)
+            own->finite = is_finite(POINTER(const char, piece.data) + first * ITEMSIZE[piece.dtype],
+                                    last - first, (int)piece.dtype);
+        place += piece.numel;
+    }
+    return NULL;
+}
+
+static int are_finite(const Piece *pieces, int64_t count, int64_t numel, int64_t wanted_threads) {
+    Look looks[64];
+    int finite = 1, threads = useful_threads(wanted_threads, numel);
+    for (int i = 0; i < threads; i++)
+        looks[i] = (Look){pieces, count, numel * i / threads, numel * (i + 1) / threads, 1};
+    in_parallel(look, (char *)looks, sizeof(Look), threads);
+    for (int i = 0; i < threads; i++)
+        finite &= looks[i].finite;
+    return finite;
+}
+
 /* Between which bins of magnitudes, besides that of 0, a row has counted. */
 static void bins_in_use(const double *row, int *first, int *last) {
     *first = row[LEAST_BIN] >= 2 ? (int)row[LEAST_BIN] - 1 : 1;
@@ -1074,6 +1130,22 @@ static PyObject *py_add_lists(PyObject *module, PyObject *const *arguments, Py_s
     return none();
 }
 
+static PyObject *py_are_finite(PyObject *module, PyObject *const *arguments, Py_ssize_t given) {
+    int64_t a[3], numel = 0;
+    int finite;
+    (void)module;
+    if (!read_integers(arguments, given, 3, a, "are_finite"))
+        return NULL;
+    const Piece *pieces = POINTER(const Piece, a[0]);
+    for (int64_t i = 0; i < a[1]; i++) {
+        if (!are_right(pieces[i].dtype, &pieces[i].numel, 1))
+            return NULL;
+        numel += pieces[i].numel;
+    }
+    MEASURE(numel, finite = are_finite(pieces, a[1], numel, a[2]));
+    return PyBool_FromLong(finite);
+}
+
 static PyObject *py_capabilities(PyObject *module, PyObject *unused) {
     (void)module;
     (void)unused;
@@ -1115,6 +1187,8 @@ static PyMethodDef methods[] = {
      "clear_block(rows, num_rows, lists or 0): begin again with blank rows and no list"},
     {"add_lists", (PyCFunction)(void (*)(void))py_add_lists, METH_FASTCALL,
      "add_lists(bins, counts, size of a count, ends, num_lists, addresses of histograms)"},
+    {"are_finite", (PyCFunction)(void (*)(void))py_are_finite, METH_FASTCALL,
+     "are_finite(table of data, numel and dtype, count, threads) -> bool"},
     {"capabilities", py_capabilities, METH_NOARGS, "The instruction set in use."},
     {"force", py_force, METH_O,
      "Use 'avx512', 'avx2' or 'baseline', or with '' the best; returns the one used before."},
@@ -1235,6 +1309,32 @@ static void TFN(bins_at)(const float *x, const int32_t *positions, int n, uint32
     }
 }
 
+/* The largest exponent, in its place among the bits. Four places are read at once: one alone would
+   wait for the memory. */
+#define TOP(bits, type)                                                                            \
+    static type TFN(top##bits)(const type *x, int64_t n, type exponent) {                          \
+        type top = 0;                                                                              \
+        int64_t part = n / 4;                                                                      \
+        SIMD(reduction(max : top))                                                                 \
+        for (int64_t i = 0; i < part; i++) {                                                       \
+            type a = x[i] & exponent, b = x[part + i] & exponent;                                  \
+            type c = x[2 * part + i] & exponent, d = x[3 * part + i] & exponent;                   \
+            a = a > b ? a : b;                                                                     \
+            c = c > d ? c : d;                                                                     \
+            a = a > c ? a : c;                                                                     \
+            top = a > top ? a : top;                                                               \
+        }                                                                                          \
+        for (int64_t i = 4 * part; i < n; i++) {                                                   \
+            type a = x[i] & exponent;                                                              \
+            top = a > top ? a : top;                                                               \
+        }                                                                                          \
+        return top;                                                                                \
+    }
+TOP(16, int16_t)
+TOP(32, int32_t)
+TOP(64, int64_t)
+#undef TOP
+
 static const Target TFN(target) = {
     TEXT(TARGET),
     NAME3(measure, float, TARGET),
@@ -1252,6 +1352,9 @@ static const Target TFN(target) = {
     },
     TFN(positions),
     TFN(bins_at),
+    TFN(top16),
+    TFN(top32),
+    TFN(top64),
 };
 
 #else

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -44,6 +45,8 @@ DTYPES: dict[torch.dtype, int] = {
     torch.bool: 9,
 }
 """Dtypes that the kernel reads, and its codes."""
+FLOATS = {dtype: code for dtype, code in DTYPES.items() if dtype.is_floating_point}
+"""Dtypes of floating-point numbers."""
 NAMES = {dtype: str(dtype).removeprefix("torch.") for dtype in DTYPES}
 
 Scratch = tuple[NDArray[np.uint16], NDArray[np.int64]]
@@ -113,7 +116,10 @@ take_address: Callable[[int, int, int, int, int], None]
 """``(data, numel, dtype code, aim, threads)``, all addresses; see :class:`KernelArgs`."""
 replace_address: Callable[[int, int, int, int, int], None]
 """Arguments of ``take_address``; the tensor replaces the last one, which is forgotten."""
+look_address: Callable[[int, int, int], bool] | None = None
+"""``(table, count, threads)``: see :func:`are_finite`. A binary that is older has none."""
 if _available:
+    look_address = getattr(_kernel, "are_finite", None)
     accumulate_address = _kernel.accumulate
     accumulate_sum_address = _kernel.accumulate_sum
     take_address, replace_address = _kernel.take, _kernel.replace
@@ -318,6 +324,50 @@ def accumulate_sum(tensor: Tensor, sums: Tensor) -> None:
     tensor = tensor.resolve_neg().contiguous()
     code = DTYPES[tensor.dtype]
     accumulate_sum_address(tensor.data_ptr(), tensor.shape[0], sums.numel(), code, sums.data_ptr())
+
+
+def are_finite(tensors: Iterable[Tensor], others: list[Tensor]) -> bool:
+    """Return whether no element is an Inf or a NaN. Nothing is computed: it costs reading them.
+
+    Args:
+        tensors: any. Those on the CPU that are strided, without gaps, of a floating-point dtype in
+            :data:`DTYPES` and no subclass of ``Tensor`` are looked at.
+        others: takes all others.
+
+    Example:
+        >>> import torch
+        >>> others = []
+        >>> if available():
+        ...     assert are_finite([torch.ones(3), torch.full((3,), 3e38)], others)
+        ...     assert not are_finite([torch.ones(3), torch.tensor([0, -torch.inf])], others)
+        >>> others
+        []
+    """
+    if look_address is None:
+        others += tensors
+        return True
+    table = array("q")
+    num_read = 0
+    for one in tensors:
+        code = FLOATS.get(one.dtype, -1)
+        if code < 0 or not _lies_ready(one):
+            others.append(one)
+            continue
+        address, size = one.data_ptr(), one.numel()
+        if address:
+            num_read += size
+            table.extend((address, size, code))
+        elif size:  # Zeros that take no memory.
+            others.append(one)
+    threads = 1 if num_read < _LARGE else torch.get_num_threads()
+    return look_address(table.buffer_info()[0], len(table) // 3, threads)
+
+
+def _lies_ready(tensor: Tensor) -> bool:
+    """Return whether the numbers of a tensor are in the memory of the CPU, one after the other."""
+    if type(tensor) is not Tensor or not tensor.is_cpu or tensor.layout is not torch.strided:
+        return False
+    return not tensor.is_nested and (tensor.is_contiguous() or fills_its_memory(tensor))
 
 
 def merge(

@@ -163,7 +163,7 @@ class Renamed(nn.Module):
         self.ln_f, self.lm_head = copy.deepcopy(decoder.norm), copy.deepcopy(decoder.head)
 
     def forward(self, words: Tensor) -> Tensor:
-        """As the decoder does."""
+        """Attention as the decoder computes it."""
         x = self.wte(words) + self.wpe(torch.arange(words.shape[1]))
         for layer in self.h:
             x = layer(x)
@@ -171,7 +171,7 @@ class Renamed(nn.Module):
 
 
 class Packed(nn.Module):
-    """The same attention by one matrix."""
+    """Attention by one matrix, equal to that by three."""
 
     def __init__(self, attention: Attention, order: tuple[int, int, int]) -> None:
         super().__init__()

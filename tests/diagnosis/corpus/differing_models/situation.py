@@ -19,7 +19,7 @@ class Two(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What was planted; ``paths`` are those of the reference."""
+    """The planted cause; ``paths`` are those of the reference."""
 
     name: str
     build: Callable[[], Two]
@@ -30,7 +30,7 @@ class Situation:
 
 
 def wrong(situation: Situation, comparison: Any) -> list[str]:
-    """What a comparison says otherwise than planted; empty if all is right."""
+    """Everything that a comparison says otherwise than planted; empty if all is right."""
     first = comparison.first
     if not situation.paths:
         return [] if first is None else [f"{first.path} ({first.cause}), where nothing differs"]

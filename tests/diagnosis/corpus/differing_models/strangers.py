@@ -38,7 +38,7 @@ def _two(
     inputs: Callable[[], Tensor] = _words,
     **other: Any,
 ) -> Two:
-    """The same weights in two configurations; the second is changed."""
+    """One set of weights in two configurations; the second is changed."""
     a = _made(kind, config)
     b = _made(kind, {**config, **other}, attention)
     b.load_state_dict(copy.deepcopy(a.state_dict()), strict=False)

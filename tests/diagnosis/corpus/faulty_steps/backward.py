@@ -17,7 +17,7 @@ class _Ratio(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
-        """The same values."""
+        """Gives back the values that it gets."""
         ctx.save_for_backward(x)
         return x.clone()
 

@@ -35,7 +35,7 @@ class Op(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class Planted:
-    """What was planted; the line stands in the source behind ``# here: NAME``."""
+    """The planted fault; the line stands in the source behind ``# here: NAME``."""
 
     name: str
     build: Callable[[], Training]
@@ -102,7 +102,7 @@ def line_of(planted: Planted, kind: str = "here") -> tuple[str, int] | None:
 
 
 def wrong(planted: Planted, origin: Any) -> list[str]:
-    """What an origin says otherwise than planted; empty if all is right."""
+    """Everything that an origin says otherwise than planted; empty if all is right."""
     if origin is None:
         return ["no origin"]
     if planted.cause and origin.operation in planted.cause and origin.cause is None:

@@ -1,4 +1,4 @@
-"""What comes from outside: data, parameters, and models that are called in unusual ways."""
+"""State from outside: data, parameters, and models that are called in unusual ways."""
 
 from __future__ import annotations
 

@@ -44,5 +44,5 @@ class Case:
 
     @property
     def is_broken(self) -> bool:
-        """Whether a fault was planted."""
+        """Return whether a fault was planted."""
         return bool(self.kinds)

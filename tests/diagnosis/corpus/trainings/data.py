@@ -54,7 +54,7 @@ def scaled(x: Tensor) -> Tensor:
 
 
 def rows_of(step: int, num: int, *tensors: Tensor) -> list[Tensor]:
-    """The same random rows of each tensor."""
+    """Pick one set of random rows from each tensor."""
     index = pick(step, len(tensors[0]), num)
     return [tensor[index] for tensor in tensors]
 

@@ -1,4 +1,4 @@
-"""What is done to a model to break it."""
+"""Changes to a model that break it."""
 
 from __future__ import annotations
 

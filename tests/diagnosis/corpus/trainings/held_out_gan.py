@@ -27,7 +27,7 @@ class Pair(nn.Module):
         )
 
     def forward(self, noise: Tensor, cut: bool) -> Tensor:
-        """What the critic says of new points; ``cut`` keeps the generator out."""
+        """Scores of the critic for new points; ``cut`` keeps the generator out."""
         points = self.make(noise)
         return self.judge(points.detach() if cut else points)
 

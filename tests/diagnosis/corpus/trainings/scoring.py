@@ -1,4 +1,4 @@
-"""What a diagnosis of a case is worth."""
+"""Scores the diagnosis of a case."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class Scored:
 
     @property
     def is_right(self) -> bool:
-        """Whether the first finding is one of the accepted."""
+        """Return whether the first finding is one of the accepted."""
         return bool(self.findings) and self.findings[0][0] in self.case.kinds
 
     @property
     def is_placed(self) -> bool:
-        """Whether its place is one of the accepted, or inside of one."""
+        """Return whether its place is one of the accepted, or inside of one."""
         place = self.findings[0][1] if self.findings else None
         return place is not None and any(
             place == each or place.startswith(f"{each}.") for each in self.case.places

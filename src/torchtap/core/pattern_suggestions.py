@@ -8,9 +8,10 @@ from typing import Any
 
 from torch import nn
 
+from torchtap.core.did_you_mean import did_you_mean, nearest, one_of
 from torchtap.core.module_paths import Where, modules_of, state_names, type_names
 from torchtap.core.ports import FLOW_PORTS, MARK_PORTS, PORTS, STATE_PORTS
-from torchtap.core.site import WILDCARDS, Pattern, Site, did_you_mean, leaf_matches, nearest, one_of
+from torchtap.core.site import WILDCARDS, Pattern, Site, leaf_matches
 from torchtap.core.text import with_article
 
 _MOST_SHOWN = 6

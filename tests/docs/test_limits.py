@@ -1,4 +1,4 @@
-"""What the README says that torchtap does not see, it does not see, and says so."""
+"""Torchtap does not see what ``docs/limits.md`` lists, and says so."""
 
 from __future__ import annotations
 
