@@ -62,7 +62,7 @@ def draw_two_classes() -> None:
 
 def few_colors(picture: Image.Image) -> Image.Image:
     """The picture with a palette of its own."""
-    return picture.convert("RGB").quantize(256, kmeans=8, dither=Image.Dither.FLOYDSTEINBERG)
+    return picture.convert("RGB").quantize(128, kmeans=8, dither=Image.Dither.NONE)
 
 
 def _beside(name: str) -> Path:

@@ -21,7 +21,7 @@ from torch.nn.functional import cross_entropy
 import torchtap as tt
 
 _FOLDER = Path(__file__).with_name("figures")
-_COLORS = 255
+_COLORS = 40
 _DPI = 90
 _COARSER = {"feature_maps": 76}
 """Pictures of many colours have fewer pixels, so that all are small."""
@@ -187,7 +187,9 @@ def main(names: list[str]) -> None:
     for name in names or list(FIGURES):
         drawn = io.BytesIO()
         FIGURES[name]().savefig(drawn, dpi=_COARSER.get(name, _DPI))
-        picture = Image.open(drawn).convert("RGB").quantize(_COLORS, kmeans=4)
+        picture = (
+            Image.open(drawn).convert("RGB").quantize(_COLORS, kmeans=4, dither=Image.Dither.NONE)
+        )
         path = _FOLDER / f"{name}.png"
         picture.save(path, optimize=True)
         print(f"{path.name:28} {picture.size} {path.stat().st_size / 1024:.0f} KiB")

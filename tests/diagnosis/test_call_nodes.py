@@ -122,6 +122,27 @@ class Slotted:
         return f"Slotted({self.a})"  # type: ignore[attr-defined]
 
 
+class Private:
+    __slots__ = ("__a", "_b")
+
+    def __init__(self, a: int) -> None:
+        self.__a, self._b = a, 0
+
+    def __repr__(self) -> str:
+        return f"Private({self.__a}, {self._b})"
+
+
+class _Derived(Private):
+    __slots__ = ("__a",)
+
+    def __init__(self, a: int) -> None:
+        super().__init__(a + 1)
+        self.__a = a
+
+    def __repr__(self) -> str:
+        return f"{super().__repr__()} {self.__a}"
+
+
 def slotted() -> Slotted:
     made = Slotted.__new__(Slotted)
     made.a = 3  # type: ignore[attr-defined]
@@ -138,6 +159,7 @@ VALUES: list[Any] = [
     *(np.float64(3.5), np.bool_(True), np.arange(6).reshape(2, 3), np.array([1 + 2j])),
     *(np.array(["a", "bc"]), np.datetime64("2020-01-01"), np.empty((0, 2))),
     *(Color.RED, Pair(1, "x"), Record(1, (2,)), slotted(), types.SimpleNamespace(a=1)),
+    *(Private(5), _Derived(7)),
     pathlib.PurePosixPath("/x/y"),
 ]
 
@@ -175,6 +197,16 @@ def test_what_is_one_object_is_one_again(tmp_path: Path) -> None:
 def test_a_function_with_arguments_is_read(tmp_path: Path) -> None:
     found = again(functools.partial(torch.softmax, dim=1), tmp_path)
     assert torch.equal(found(ROWS), torch.softmax(ROWS, dim=1))
+
+
+def test_a_handle_of_a_hook_is_read_as_one_that_removes_nothing(tmp_path: Path) -> None:
+    module = nn.Linear(1, 1)
+    handle = module.register_forward_hook(lambda *_: None)  # Which no file can hold.
+    found = again([handle, handle], tmp_path)
+    assert type(found[0]) is type(handle)
+    assert found[0] is found[1]
+    found[0].remove()
+    assert len(module._forward_hooks) == 1
 
 
 @pytest.mark.parametrize(

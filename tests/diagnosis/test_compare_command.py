@@ -62,7 +62,7 @@ def test_runs_are_compared_as_files(folder: Path, capsys: pytest.CaptureFixture[
     assert cli.run(["compare", "one.safetensors", "one.safetensors"]) == 0
     assert cli.run(["compare", "one.safetensors", "two.safetensors"]) == 1
     out = capsys.readouterr().out
-    assert "one.safetensors and two.safetensors differ, first at 1:output" in out
+    assert "one.safetensors and two.safetensors differ, first in step 0 at 1:output" in out
     assert "eps is 1e-05" in out
 
 

@@ -320,3 +320,33 @@ def test_the_other_way_round_is_the_mirror() -> None:
     assert (there.first.path, there.first.cause) == (back.first.path, back.first.cause)
     totals = [[(row.path, row.port, row.total) for row in each.rows] for each in (there, back)]
     assert totals[0] == totals[1]
+
+
+def _steps(*scales: float) -> tt.Run:
+    """A run of a step for each scale of one batch."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(2, 3), nn.Tanh())
+    with tt.watch(model, "*:input,output,param") as w:
+        for scale in scales:
+            model(torch.full((2, 2), scale))
+            w.step()
+    return w.run
+
+
+def test_the_headline_says_how_many_steps_were_compared_and_which_departs() -> None:
+    short, long = _steps(1.0, 2.0), _steps(1.0, 2.0, 3.0, 4.0)
+    there, back = tt.compare(short, long), tt.compare(long, short)
+    assert there.same and back.same
+    assert (list(there.steps), there.steps_alone) == ([0, 1], (0, 2))
+    assert (list(back.steps), back.steps_alone) == ([0, 1], (2, 0))
+    said = "do not differ in the 2 steps that both have; the {} has 2 more."
+    for found, longer in ((there, "candidate"), (back, "reference")):
+        assert said.format(longer) in " ".join(str(found).split())
+    assert "do not differ in 2 steps." in str(tt.compare(short, short))
+
+    other = _steps(1.0, 2.0, 3.5, 4.0)
+    for found in (tt.compare(long, other), tt.compare(other, long)):
+        assert found.first is not None
+        assert (found.first.step, found.first.path, found.first.cause) == (2, ".", "input")
+        assert "differ, first in step 2 at .:input" in str(found)
+        assert (list(found.steps), found.to_dict()["steps"]) == ([0, 1, 2], [0, 1, 2])

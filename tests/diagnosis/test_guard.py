@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import warnings
 from collections.abc import Callable, Iterator
@@ -296,6 +297,48 @@ def test_a_logged_loss_of_nan_counts_though_a_scaler_leaves_the_step_out() -> No
     assert guard.origins[15].rows == (1,)
 
 
+def test_a_logged_inf_counts_where_a_scaler_cannot_have_made_it() -> None:
+    model = Net(lambda m, x: m.fc(x) / m.scale, fc=nn.Linear(2, 2), scale=torch.ones(()))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16)
+    with tt.guard(model, on=lambda _: None) as guard:
+        for number in range(6):
+            model.scale.fill_(0.0 if number == 3 else 1.0)
+            loss = model(torch.ones(2, 2)).abs().sum()
+            guard.log(loss=loss if number % 2 else loss.item())
+            optimizer.zero_grad()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    assert scaler.get_scale() == 2.0**15
+    assert list(guard.origins) == [3]
+    assert guard.origins[3].operation == "div"
+
+
+def test_one_step_of_each_of_several_optimizers_is_one_step() -> None:
+    model = nn.ModuleDict({"make": nn.Linear(2, 2), "judge": nn.Linear(2, 1)})
+    make, judge = (torch.optim.SGD(one.parameters(), lr=1e-3) for one in model.values())
+    spare = torch.optim.SGD(model.parameters(), lr=1e-3)  # Never steps.
+    for others, num_judged in ((spare, 1), (None, 1), (None, 3)):
+        spare = others  # type: ignore[assignment]
+        gc.collect()
+        with tt.guard(model, on="skip") as guard:
+            for number in range(5):
+                noise = torch.full((4, 2), math.nan if number == 3 else 1.0)
+                for _ in range(num_judged):
+                    model["judge"](model["make"](noise).detach()).sum().backward()
+                    judge.step()
+                    assert guard.step // num_judged == number
+                model["judge"](model["make"](noise)).sum().backward()
+                make.step()
+                for one in (make, judge):
+                    one.zero_grad()
+        expected = {3} if num_judged == 1 else {9, 10, 11, 12}  # The maker's is the next one's.
+        assert set(guard.skipped) == expected
+        assert next(iter(guard.origins)) == 3 * num_judged
+        assert guard.origins[3 * num_judged].phase == "input"
+
+
 def test_a_step_of_an_optimizer_that_runs_the_forwards_is_one_step() -> None:
     model = Net(lambda m, x: m.fc(x.log()), fc=nn.Linear(2, 2))
     optimizer: Any = torch.optim.LBFGS(model.parameters(), max_iter=3)
@@ -378,6 +421,8 @@ def test_bad_arguments_are_refused() -> None:
         tt.guard(model, on="stop")  # type: ignore[arg-type]
     with pytest.raises(tt.InputError, match="Linear as optimizer"):
         tt.guard(model, optimizer=model)
+    with pytest.raises(tt.InputError, match="got where and ring, which the flight recorder takes"):
+        tt.guard(model, where="*", ring=tt.Stats())
     with pytest.raises(tt.InputError, match="int as model"):
         tt.guard(3)  # type: ignore[arg-type]
 

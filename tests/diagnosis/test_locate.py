@@ -194,3 +194,37 @@ def test_the_way_is_drawn_as_a_graph_and_kept_as_plain_values() -> None:
     assert "made the first NaN or Inf" in graph.svg()
     kept = origin_of(json.loads(json.dumps(origin.as_dict())))
     assert (kept.way, kept.text) == (origin.way, origin.text)
+
+
+def test_locate_inside_of_a_guard_and_a_watch_is_seen_by_neither() -> None:
+    model = Net(lambda m, x: m.fc(x.log()), fc=nn.Linear(2, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(x: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        loss: Tensor = model(x).sum()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    bad = torch.full((2, 2), -1.0)
+    with tt.watch(model, ".:output") as w, tt.guard(model) as guard:
+        step(torch.ones(2, 2))
+        found = tt.locate(model, step, bad)
+        assert guard.step == 0
+        with pytest.raises(tt.NonFiniteError):  # It would follow from a step that none has taken.
+            step(bad)
+    assert found is not None
+    assert found.operation == "log"
+    assert list(guard.origins) == [1]
+    assert [record.call for record in w.run.records(".:output")] == [0, 1]
+
+
+def test_a_step_that_never_calls_the_model_is_refused() -> None:
+    model, other = nn.Linear(2, 2), nn.Linear(2, 2)
+    with pytest.raises(tt.InputError, match="step called no module of Linear"):
+        tt.locate(model, lambda x: other(x).sum().backward(), torch.ones(1, 2))
+    with pytest.raises(KeyError):  # What the step itself raises comes first.
+        tt.locate(model, lambda x: {}["x"], torch.ones(1, 2))
+    origin = tt.locate(model, lambda x: x.log().sum(), torch.full((1, 2), -1.0))
+    assert origin is not None and origin.operation == "log"  # Found, though outside of the model.

@@ -15,7 +15,7 @@ from untouched import are_same, state_of
 import torchtap as tt
 from torchtap.core.module_paths import modules_of
 from torchtap.diagnosis.calls.replay import replayed
-from torchtap.testing import Specimen, zoo
+from torchtap.testing import Net, Specimen, zoo
 
 ZOO = [one for one in zoo() if one.raises is None]
 
@@ -312,3 +312,61 @@ def test_what_the_model_raises_is_raised_and_leaves_no_trace() -> None:
     assert not model.inner._forward_hooks
     assert not model.inner._forward_pre_hooks
     assert all(torch.equal(before[name], one) for name, one in model.state_dict().items())
+
+
+@pytest.mark.parametrize("port", ["input", "grad_output"])
+def test_a_call_is_recorded_under_an_open_watch_which_does_not_see_it(port: str) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5), nn.ReLU(inplace=True), nn.Linear(3, 2))
+    x = torch.randn(2, 3)
+
+    def held() -> tt.Call:
+        torch.manual_seed(1)
+        return tt.record_call(model, "2", x)
+
+    plain = held()
+    with tt.watch(model, f"*:output,{port}") as w, tt.guard(model) as guard:
+        first = model(x)
+        call = held()
+        first.sum().backward()
+        second = model(x)
+        second.sum().backward()
+    assert replayed(call)
+    for name, tensors in plain.tensors().items():
+        assert are_same([*tensors.values()], [*call.tensors()[name].values()]), name
+    assert torch.equal(w.run.get("3:output", call=0), first)
+    assert torch.equal(w.run.get("3:output", call=1), second)
+    assert [record.call for record in w.run.records(f"3:{port}")] == [0, 1]
+    assert guard.origin is None
+
+
+def test_a_call_that_raised_is_said_to_have_raised() -> None:
+    class Survives(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(3, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            try:
+                return torch.relu(self.inner(x[:, :2]))
+            except RuntimeError:
+                return x.clone()
+
+    with pytest.raises(tt.CaptureError, match="Call 0 of inner did not return: it raised"):
+        tt.record_call(Survives(), "inner", torch.randn(2, 3))
+
+
+def test_a_backward_of_the_users_that_raises_leaves_the_forward() -> None:
+    class Never(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, *given: Tensor) -> Tensor:
+            raise AssertionError("only in training")
+
+    model = Net(lambda m, x: Never.apply(m.fc(x)), fc=nn.Linear(3, 3))
+    call = tt.record_call(model, "fc", torch.randn(2, 3))
+    assert any("only in training" in note for note in call.notes)
+    assert replayed(call)

@@ -290,3 +290,13 @@ def test_a_backward_that_no_graph_of_the_forward_tells_is_repeated(
         assert param.grad is not None
         assert torch.equal(again.result.parameters[name], param.grad)
     held_again(call, tmp_path)
+
+
+def test_a_call_replaces_an_earlier_one_and_makes_the_folders_above_it(tmp_path: Path) -> None:
+    for size in (2, 5):
+        call = tt.record_call(nn.Linear(size, size), ".", torch.ones(1, size))
+        assert replayed(call.save(tmp_path / "new" / "case"))
+        script = call.export(tmp_path / "other" / "case.py")
+        assert replayed(script)
+    names = sorted(one.name for one in tmp_path.rglob("*") if one.is_file())
+    assert names == ["call.json", "call.safetensors", "case.py", "case.safetensors"]

@@ -66,6 +66,7 @@ def test_every_link_of_the_site_leads_somewhere(site: Path) -> None:
     for page, found in pages.items():
         for link in {*found.links, *found.loaded}:
             name, anchor = urldefrag(link)
+            name = name.partition("?")[0]
             if re.match(r"[a-z]+:", name):
                 continue
             goal = (page.parent / unquote(name)).resolve() if name else page
@@ -97,12 +98,19 @@ def test_every_public_name_can_be_linked_to(site: Path) -> None:
     assert names - listed == set()
 
 
+def test_a_program_that_reads_finds_every_page_of_the_text_for_it(site: Path) -> None:
+    text = (site / "llms.txt").read_text()
+    named = re.findall(r"\]\(([^)]+)\)", text)
+    assert len(named) > 25
+    assert all((site / name).exists() for name in named)
+    assert all(line.split(": ", 1)[1] for line in text.splitlines() if ".html)" in line)
+
+
 def test_the_reference_shows_signatures_types_and_source(site: Path) -> None:
     page = (site / "reference" / "watching.html").read_text()
-    entry = page.partition('id="torchtap.watch"')[2].partition("</dl>")[0]
-    text = re.sub(r"<[^>]+>", "", entry)
-    assert re.search(r"model:\s*Module", text)
-    assert "_modules/torchtap/capture/watch.html" in entry
+    text = re.sub(r"<[^>]+>", "", page.partition('id="torchtap.watch"')[2])
+    assert re.match(r"[^(]*watch\(\s*model: Module,", text)
+    assert "_modules/torchtap/capture/watch.html#watch" in page
 
 
 def test_every_command_is_in_the_reference(site: Path) -> None:

@@ -378,6 +378,7 @@ def test_a_file_has_the_permissions_of_any_other(tmp_path: Path) -> None:
 NO_RUNS: dict[str, tuple[bytes, str]] = {
     "empty": (b"", "is not a safetensors file"),
     "text": (b"hello, this is some text", "is not a safetensors file"),
+    "a page": (b"<!doctype html><html></html>", "it does not begin with the length of a header"),
     "huge header": (struct.pack("<Q", 1 << 40) + b"{}", "is not a safetensors file"),
     "cut off": (struct.pack("<Q", 100) + b'{"a": ', "is not a safetensors file"),
     "no header": (struct.pack("<Q", 2) + b"[]", "is not a safetensors file"),

@@ -19,7 +19,7 @@ ROOT = HERE.parents[1]
 def build(out: Path) -> int:
     """Write the site into ``out``: 0, or how many warnings there were."""
     sys.path.insert(0, str(HERE))
-    from gather import gather
+    from gather import gather, llms_text, whole_text
     from sphinx.cmd.build import build_main
 
     with tempfile.TemporaryDirectory() as folder:
@@ -29,7 +29,10 @@ def build(out: Path) -> int:
         shutil.copytree(HERE / "static", source / "_static")
         shutil.copyfile(HERE / "conf.py", source / "conf.py")
         options = ["-q", "-W", "--keep-going", "-d", str(Path(folder) / "doctrees")]
-        return build_main([*options, str(source), str(out)])
+        code = build_main([*options, str(source), str(out)])
+    (out / "llms.txt").write_text(llms_text())
+    (out / "llms-full.txt").write_text(whole_text())
+    return code
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import re
 import shutil
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import reference
 
@@ -106,11 +107,42 @@ def _reference(name: str) -> str:
     return f"{{py:obj}}`tt.{name} <{full}>`"
 
 
+def llms_text() -> str:
+    """``llms.txt``: every page of the side bar with its first sentence, for programs that read."""
+    lines = ["# torchtap", "", f"> {_first_sentence(ROOT / 'README.md')}", ""]
+    for section in _sections():
+        lines += [f"## {section['title']}", ""]
+        for name in section["pages"]:
+            page = ROOT / name
+            if page.exists() and page.suffix == ".md":
+                place = place_of(page).replace(".md", ".html")
+                lines.append(f"- [{_title(page)}]({place}): {_first_sentence(page)}")
+        lines.append("")
+    lines += ["## Whole text", "", "- [All pages as one text](llms-full.txt)", ""]
+    return "\n".join(lines)
+
+
+def whole_text() -> str:
+    """``llms-full.txt``: all pages that are for users, one after the other."""
+    skipped = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
+    pages = [page for page in sources() if page.name not in skipped and "src" not in page.parts]
+    return "\n\n".join(page.read_text() for page in pages)
+
+
+def _first_sentence(page: Path) -> str:
+    text = _FENCE.sub("", page.read_text())
+    for part in text.split("\n\n"):
+        line = " ".join(part.split())
+        if line and line[0] not in "#|![<-":
+            plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", line)
+            return re.split(r"(?<=[.:])\s", plain)[0].rstrip(":")
+    return ""
+
+
 # ---------------------------------------------------------------------- tables of contents
 
 
 def _side_bar() -> str:
-    sections = tomllib.loads((Path(__file__).parent / "nav.toml").read_text())["section"]
     made = {
         "command line": _COMMANDS,
         "benchmarks": "benchmarks/index.md",
@@ -118,8 +150,13 @@ def _side_bar() -> str:
     }
     return "".join(
         _toctree(one["title"], [made.get(page) or place_of(ROOT / page) for page in one["pages"]])
-        for one in sections
+        for one in _sections()
     )
+
+
+def _sections() -> list[dict[str, Any]]:
+    found = tomllib.loads((Path(__file__).parent / "nav.toml").read_text())["section"]
+    return list(found)
 
 
 def _contents(page: Path) -> str:

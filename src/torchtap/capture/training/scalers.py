@@ -52,8 +52,11 @@ class Scalers:
         if self._found is None:
             self._look()
         before, self._versions = self._versions, self._now()
-        found = [one for one in self.alive() if scale_version(one) > before.get(id(one), 0)]
-        return [one for one in found if one in self._stepping or not self._stepping]
+        return [one for one in self.own() if scale_version(one) > before.get(id(one), 0)]
+
+    def own(self) -> list[GradScaler]:
+        """Return those that step the optimizers, if that is known, else all."""
+        return [one for one in self.alive() if one in self._stepping or not self._stepping]
 
     @staticmethod
     def is_counting_anew(scaler: GradScaler) -> bool:

@@ -105,6 +105,7 @@ class Watching:
         self._guarding = Guarding()
         self._failure = ""
         self._how_ended = ""
+        self._is_told = False
         self._has_finished = self._has_ended = False
         self._num_retries = 0
         self._signal = 0
@@ -157,6 +158,7 @@ class Watching:
 
     def note_end(self, error: BaseException) -> None:
         """The script ended by an exception; an exit with a code is one too."""
+        self._is_told = type(error).__name__ == "NonFiniteError"  # By the traceback.
         if isinstance(error, SystemExit):
             self._how_ended = f"ended with exit code {error.code}" if error.code else ""
         else:
@@ -181,7 +183,8 @@ class Watching:
             return
         self._has_ended = True
         self.finish()
-        if (origin := self._guarding.origin) is not None and not self._rank:
+        origin = self._guarding.origin
+        if origin is not None and not self._is_told and not self._rank:
             _say(origin.text)
         if not self._rank:
             _say(self._summary())

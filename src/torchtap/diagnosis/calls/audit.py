@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchtap.capture.unobserved import unobserved
 from torchtap.core.doors import require
 from torchtap.core.errors import InputError
 from torchtap.core.module_paths import is_container, modules_of
@@ -113,7 +114,8 @@ def audit(
     }
     capture = Capture(called, lambda path, call: True)
     trial = Trial(modules[""], inputs, kwargs, None)
-    with uncompiled(), trial.restored(), attributes_kept(modules.values()):
+    alone = unobserved(model)
+    with uncompiled(), trial.restored(), attributes_kept(modules.values()), alone:
         trial.rewind()
         with capture:
             modules[""](*inputs, **kwargs)

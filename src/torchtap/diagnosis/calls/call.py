@@ -86,7 +86,7 @@ class Call(Printed):
         imported; the class's own constructor is not called.
 
         Args:
-            folder: where; it is made.
+            folder: where; it is made, with those above it, and an earlier call in it is replaced.
 
         Returns:
             the folder.
@@ -105,7 +105,8 @@ class Call(Printed):
         is written beside it. It exits with 1 where something differs.
 
         Args:
-            script: where; the name ends in ``.py``.
+            script: where; the name ends in ``.py``. Missing folders are made, and an earlier script
+                of that name is replaced.
 
         Returns:
             the script.

@@ -193,7 +193,8 @@ def _state(value: Any) -> dict[str, Any]:
     own = dict(getattr(value, "__dict__", {}))
     for kind in type(value).__mro__:
         slots = kind.__dict__.get("__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else slots:
+        for slot in (slots,) if isinstance(slots, str) else slots:
+            name = _mangled(slot, kind)
             is_shown = inspect.getattr_static(type(value), name, None) is kind.__dict__.get(name)
             # A property of a class below may stand in a slot's place, as in pathlib since 3.13.
             if is_shown and name not in ("__dict__", "__weakref__") and hasattr(value, name):
@@ -201,6 +202,12 @@ def _state(value: Any) -> dict[str, Any]:
     if isinstance(value, collections.defaultdict):
         own["default_factory"] = value.default_factory
     return own
+
+
+def _mangled(name: str, kind: type) -> str:
+    """The name under which a class holds what its body calls ``__name``."""
+    is_private = name.startswith("__") and not name.endswith("__")
+    return f"_{kind.__name__.lstrip('_')}{name}" if is_private else name
 
 
 def _hides_state(kind: type) -> bool:

@@ -27,9 +27,28 @@ def save_call(call: Call, folder: Path) -> Path:
     """Write a call into a folder; see :meth:`Call.save`."""
     text, tensors = written(call)
     folder.mkdir(parents=True, exist_ok=True)
-    save_file(tensors, folder / TENSORS)
-    (folder / JSON).write_text(text, encoding="utf-8")
+    write_both(folder / JSON, text, folder / TENSORS, tensors)
     return folder
+
+
+def write_both(
+    path: Path,
+    text: str,
+    beside: Path,
+    tensors: dict[str, Tensor],
+    metadata: dict[str, str] | None = None,
+) -> None:
+    """Write a text and tensors, in the place of an earlier pair once both are whole."""
+    halves = [one.with_name(f".{one.name}.part") for one in (path, beside)]
+    try:
+        halves[0].write_text(text, encoding="utf-8")
+        save_file(tensors, halves[1], metadata=metadata)
+        path.unlink(missing_ok=True)  # A new one never stands beside old tensors.
+        halves[1].replace(beside)
+        halves[0].replace(path)
+    finally:
+        for half in halves:
+            half.unlink(missing_ok=True)
 
 
 def written(call: Call) -> tuple[str, dict[str, Tensor]]:

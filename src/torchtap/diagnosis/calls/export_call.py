@@ -9,11 +9,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePath
 from types import ModuleType
 
-from safetensors.torch import save_file
-
 from torchtap.core.errors import InputError
 from torchtap.diagnosis.calls.call import Call, title_of
-from torchtap.diagnosis.calls.call_folder import written
+from torchtap.diagnosis.calls.call_folder import write_both, written
 from torchtap.diagnosis.calls.standalone import read_call, run_again, script, surroundings
 
 _PARTS: tuple[ModuleType, ...] = (surroundings, run_again, read_call, script)
@@ -25,8 +23,8 @@ def export_call(call: Call, path: Path) -> Path:
         raise InputError(f"{path} is no name of a script; give one that ends in .py.")
     text, tensors = written(call)
     path.parent.mkdir(parents=True, exist_ok=True)
-    save_file(tensors, path.with_suffix(".safetensors"), metadata={"call": text})
-    path.write_text(script_text(call, text), encoding="utf-8")
+    beside = path.with_suffix(".safetensors")
+    write_both(path, script_text(call, text), beside, tensors, metadata={"call": text})
     return path
 
 

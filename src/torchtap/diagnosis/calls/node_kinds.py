@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from torchtap.core.tensors import kind_of
 from torchtap.diagnosis.calls.call_as_json import Node, Nodes, Writers
@@ -83,6 +84,14 @@ def _partial(nodes: Nodes, value: Any) -> Node:
     return ["partial", nodes.number(value), parts]
 
 
+def _handle(nodes: Nodes, value: RemovableHandle) -> Node:
+    """A handle of a hook: it may refer to the table of a module that is not written."""
+    note = "a handle of a hook in it removes nothing where the call is read again"
+    if note not in nodes.notes:
+        nodes.notes.append(note)
+    return ["handle", nodes.number(value)]
+
+
 def _refuse_iterator(nodes: Nodes, value: Any) -> Node:
     raise UnwritableError(f"it is {in_words(value)}, which can be read only once; {WAY}")
 
@@ -141,6 +150,7 @@ WRITERS: Writers = (
     (range, lambda nodes, value: ["range", value.start, value.stop, value.step]),
     (type(...), lambda nodes, value: ["ellipsis"]),
     (weakref.ReferenceType, _weak),
+    (RemovableHandle, _handle),
     (functools.partial, _partial),
     (logging.Logger, lambda nodes, value: ["logger", value.name]),
     (types.MethodType, _method),

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchtap.capture.unobserved import unobserved
 from torchtap.core.did_you_mean import did_you_mean
 from torchtap.core.distributed import is_distributed
 from torchtap.core.doors import require
@@ -81,7 +82,8 @@ def record_call(
     path = "" if path == "." else aliases.get(path, path)
     _refuse_place(model, modules, path, call)
     trial = Trial(modules[""], inputs, kwargs, loss)
-    with uncompiled(), trial.restored(), attributes_kept(modules.values()):
+    alone = unobserved(model)
+    with uncompiled(), trial.restored(), attributes_kept(modules.values()), alone:
         captured, gradients, notes = _run(trial, modules, path, call)
         whole = accumulated(modules[""]) if path == "" and call == 0 else {}
     args, keywords = captured.arguments
@@ -164,7 +166,7 @@ def _backward(loss: Tensor, *, is_default: bool) -> list[str]:
     try:
         with without_autocast():  # As PyTorch advises: a replay cannot tell where it was run.
             loss.backward()  # type: ignore[no-untyped-call]
-    except RuntimeError as error:
+    except Exception as error:
         if not is_default:
             raise
         first = str(error).partition("\n")[0]
@@ -174,6 +176,11 @@ def _backward(loss: Tensor, *, is_default: bool) -> list[str]:
 
 def _why_absent(capture: Capture, modules: Mapping[str, nn.Module], path: str, call: int) -> str:
     seen, where = capture.num_calls.get(path, 0), path or "."
+    if (path, call) in capture.calls:
+        return (
+            f"Call {call} of {where} did not return: it raised, and the model went on without it. "
+            f"Record a module around it."
+        )
     if seen:
         return (
             f"{where} was called {plural(seen, 'time')} in this forward; there is no call {call}. "

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from torchtap.capture.missing import is_compiled
+from torchtap.capture.unobserved import unobserved
 from torchtap.capture.watch import watch
 from torchtap.core.distributed import num_ranks
 from torchtap.core.errors import InputError
@@ -79,35 +80,41 @@ class LiveSide:
             output = self.trial.model(*self.trial.args, **self.trial.kwargs)
             return {leaf: one.detach().clone() for leaf, one in leaves(output)}
 
-    def see(self, wanted: Sequence[str] | None, *, capture: bool = True) -> Seen:
+    def see(self, wanted: Sequence[str] | None) -> Seen:
         """Run forward and, where that can be, backward.
 
         Args:
             wanted: leaves of the output that the loss is made of; ``None`` for no backward.
-            capture: whether what calls are given is held too.
         """
-        if capture and num_ranks() <= 1:
-            try:
-                return self._see(wanted, capture=True)
-            except InputError as error:  # A lock, a generator: the rest can be compared.
-                seen = self._see(wanted, capture=False)
-                return Seen(seen.calls, seen.meta, {}, str(error))
-        why_not = "several ranks would have to call it again together" if capture else ""
-        seen = self._see(wanted, capture=False)
-        return Seen(seen.calls, seen.meta, {}, why_not)
-
-    def _see(self, wanted: Sequence[str] | None, *, capture: bool) -> Seen:
-        held = Capture(self.modules, lambda path, call: capture)
         with self._restored(), uncompiled():
             with watch(self.trial.model, _WHERE, copy="always") as watching:
-                self.trial.rewind()
-                with held if capture else contextlib.nullcontext():
-                    output = self.trial.model(*self.trial.args, **self.trial.kwargs)
-                    loss = None if wanted is None else _loss(output, wanted)
-                    if loss is not None:
-                        loss.backward()  # type: ignore[no-untyped-call]
+                self._run(wanted)
             calls = step_calls(watching.run, 0, self.traits)
-        return Seen(self._with_states(calls), watching.run.meta, dict(held.calls))
+        return Seen(self._with_states(calls), watching.run.meta, {})
+
+    def with_given(self, seen: Seen, wanted: Sequence[str] | None) -> Seen:
+        """Run it again, and add what calls are given.
+
+        Args:
+            seen: of a run before.
+            wanted: leaves of the output that the loss is made of; ``None`` for no backward.
+        """
+        if num_ranks() > 1:
+            return replace(seen, why_not="several ranks would have to call it again together")
+        held = Capture(self.modules, lambda path, call: True)
+        try:
+            with self._restored(), uncompiled(), held:
+                self._run(wanted)
+        except InputError as error:  # A lock, a generator: the rest can be compared.
+            return replace(seen, why_not=str(error))
+        return replace(seen, captured=dict(held.calls))
+
+    def _run(self, wanted: Sequence[str] | None) -> None:
+        self.trial.rewind()
+        output = self.trial.model(*self.trial.args, **self.trial.kwargs)
+        loss = None if wanted is None else _loss(output, wanted)
+        if loss is not None:
+            loss.backward()  # type: ignore[no-untyped-call]
 
     def _with_states(self, calls: StepCalls) -> StepCalls:
         """Add parameters and buffers, which are at hand."""
@@ -122,7 +129,7 @@ class LiveSide:
     def _restored(self) -> Iterator[None]:
         modes = [(module, mode_of(module)) for module in self.modules.values()]
         try:
-            with self.trial.restored():
+            with self.trial.restored(), unobserved(self.trial.model):
                 yield
         finally:
             for module, mode in modes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from torch import nn
@@ -49,6 +49,16 @@ class LiveStep:
     renaming: Renaming
     tolerance: float | None
     noise: Noise
+
+    def with_given(self, wanted: tuple[Sequence[str] | None, Sequence[str] | None]) -> LiveStep:
+        """Run both again, and hold what each call is given.
+
+        Args:
+            wanted: leaves of both outputs that the loss is made of.
+        """
+        one, two = self.sides
+        seen = one.with_given(self.seen[0], wanted[0]), two.with_given(self.seen[1], wanted[1])
+        return replace(self, seen=seen)
 
     def compare(self) -> ComparedStep:
         """Compare forward, then backward, then parameters."""

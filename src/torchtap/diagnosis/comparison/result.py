@@ -80,6 +80,8 @@ class Comparison(Printed):
         notes: what was compared, and what could not be seen.
         pairs: how calls were aligned: ``(path, path in the candidate, call)`` each.
         names: of the reference and the candidate, in texts.
+        steps: those of the reference that were compared; none of two modules.
+        steps_alone: how many steps the reference has without a partner, and the candidate.
 
     Example:
         >>> import torch, torchtap as tt
@@ -96,6 +98,8 @@ class Comparison(Printed):
     notes: Sequence[str] = ()
     pairs: Sequence[tuple[str, str, int]] = field(default=(), compare=False)
     names: tuple[str, str] = ("a", "b")
+    steps: Sequence[int] = ()
+    steps_alone: tuple[int, int] = (0, 0)
 
     def __bool__(self) -> bool:
         return self.same
@@ -111,6 +115,8 @@ class Comparison(Printed):
             "only_b": list(self.only_b),
             "notes": list(self.notes),
             "pairs": [list(pair) for pair in self.pairs],
+            "steps": list(self.steps),
+            "steps_alone": list(self.steps_alone),
         }
 
     def _page(self) -> Page:

@@ -30,12 +30,27 @@ def show_comparison(found: Comparison) -> Page:
 def _verdict(found: Comparison) -> list[Part]:
     one, two = found.names
     if found.first is not None:
-        where = f"{one} and {two} differ, first at {_place(found.first)}"
+        step = f"in step {found.first.step} " if found.steps else ""
+        where = f"{one} and {two} differ, first {step}at {_place(found.first)}"
         return [Line(where, "bad", ""), Line(found.first.text, "", "")]
     if found.same:
         beyond = " beyond rounding" if found.rows else ""
-        return [Line(f"{one} and {two} do not differ{beyond}.", "good", "")]
+        steps = _steps(found)
+        return [Line(f"{one} and {two} do not differ{beyond}{steps}.", "good", "")]
     return [Line(f"{one} and {two} differ.", "bad", "")]
+
+
+def _steps(found: Comparison) -> str:
+    """`` in the 3 steps that both have; the candidate has 2 more``."""
+    if not found.steps:
+        return ""
+    count = plural(len(found.steps), "step")
+    more = [
+        f"{name} has {alone} more"
+        for name, alone in zip(found.names, found.steps_alone, strict=True)
+        if alone
+    ]
+    return f" in the {count} that both have; {', '.join(more)}" if more else f" in {count}"
 
 
 def _place(row: Row) -> str:

@@ -36,10 +36,15 @@ def compare_modules(
     renaming = renaming.fitted(list(sides[0].modules), list(sides[1].modules))
     outputs = sides[0].outputs(), sides[1].outputs()
     wanted = _wanted(*outputs)
-    seen = sides[0].see(wanted[0]), sides[1].see(wanted[1])
-    noise = _noise(sides[0], seen[0], wanted[0])
+    one = sides[0].see(wanted[0])
+    noise = _noise(sides[0], one, wanted[0])  # Before the candidate's values are held as well.
+    seen = one, sides[1].see(wanted[1])
     live = LiveStep(sides, seen, renaming, tolerance, noise)
     step = live.compare()
+    if any(found.row.is_beyond for found in step.found) or step.first is not None:
+        live = live.with_given(wanted)
+        step = live.compare()
+        seen = live.seen
     notes = [_summary(step), *_outputs(*outputs), *_tied(live, step), *_notes(sides, seen, noise)]
     notes += [*_compiled(sides, outputs), *noted(step)]
     return result_of(step, notes, NAMES)
@@ -63,7 +68,7 @@ def _wanted(
 
 def _noise(side: LiveSide, seen: Seen, wanted: Sequence[str] | None) -> Noise:
     """Distances of two runs of the reference, of those values that differ."""
-    again = side.see(wanted, capture=False)
+    again = side.see(wanted)
     pairs = align(seen.calls.calls, again.calls.calls, Renaming({}))
     found = compared_calls(pairs, 0, fixed=0.0, noise={}, is_live=True)
     return {

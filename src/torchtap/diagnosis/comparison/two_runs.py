@@ -60,7 +60,9 @@ def compare_runs(
             f"Rounding of earlier steps goes on in the weights: up to {drift:.2g} is allowed in "
             f"{'step' if last.first is not None else 'the last step,'} {last.sides[0].step}."
         )
-    return result_of(last, notes, names)
+    compared = [step for step, _ in steps[:number]]
+    alone = len(a.steps) - len(steps), len(b.steps) - len(steps)
+    return replace(result_of(last, notes, names), steps=compared, steps_alone=alone)
 
 
 def compare_step(

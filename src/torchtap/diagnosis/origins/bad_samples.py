@@ -39,7 +39,7 @@ def bad_samples(found: Origin, replay: Replay, ids: Ids, *, num_dropped: int = 0
         num_dropped: calls of the step that came before these.
     """
     place = found.micro_batch
-    if place is None or found.phase in (PARAMETER, OPTIMIZER):
+    if place is None or found.phase in (PARAMETER, OPTIMIZER) or replay.needs_all_ranks:
         return BadSamples()
     bad = replay.calls[place]
     batches = [one for one in replay.calls if one.gradients or one is bad]

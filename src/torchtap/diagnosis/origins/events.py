@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
+from torchtap.core.distributed import local
 from torchtap.core.tensors import storage_id
 from torchtap.diagnosis.origins.origin import Origin, Passage
 from torchtap.diagnosis.origins.values import badness
@@ -157,11 +158,14 @@ class Events:
 
 
 def _key(tensor: Tensor) -> int:
+    """The memory of a tensor; of a ``DTensor`` that of the part that this rank holds."""
+    tensor = local(tensor)[0]
     # What has no storage of its own (sparse, wrapped) is told apart as an object, which is held.
     return storage_id(tensor) or id(tensor)
 
 
 def _same_part(one: Tensor, two: Tensor) -> bool:
+    one, two = local(one)[0], local(two)[0]
     if one.layout is not two.layout or one.numel() != two.numel():
         return False
     if not storage_id(one):
@@ -171,6 +175,7 @@ def _same_part(one: Tensor, two: Tensor) -> bool:
 
 def _overlap(one: Tensor, two: Tensor) -> bool:
     """Return whether the ranges of memory of two tensors of one storage overlap."""
+    one, two = local(one)[0], local(two)[0]
     if not storage_id(one) or not storage_id(two):
         return True
     (start, end), (other_start, other_end) = _range(one), _range(two)

@@ -56,7 +56,7 @@ class Guard(Closable):
 
     @property
     def skipped(self) -> list[int]:
-        """Return the steps that were left out."""
+        """Return the numbers of the steps that were left out; ``len`` counts them."""
         return list(self._hits.skipped)
 
     @property
@@ -66,7 +66,10 @@ class Guard(Closable):
 
     @property
     def step(self) -> int:
-        """Return the step that runs, from 0: optimizer steps of the model, with those left out."""
+        """Return the step that runs, from 0: optimizer steps of the model, with those left out.
+
+        Where several optimizers train the model (a GAN), one step of each is one step.
+        """
         return self._engine.steps.running.number
 
     def log(self, *, ids: Iterable[int | str] | Tensor | None = None, **numbers: Any) -> None:
@@ -164,7 +167,7 @@ def guard(
         a handle, also a context manager. ``guard.origin`` is the first origin.
 
     Raises:
-        InputError: an argument is none of these.
+        InputError: an argument is none of these, or is for the recorder, and there is none.
         NonFiniteError: from ``optimizer.step()``, with ``on="raise"``.
 
     Example:
@@ -183,6 +186,12 @@ def guard(
     if not (callable(on) or on in ("raise", "warn", "skip")):
         raise InputError(
             f"tt.guard got on={on!r}; expected 'raise', 'warn', 'skip' or a function of the origin."
+        )
+    unused = [name for name, one in (("where", where), ("ring", ring)) if one is not None]
+    if unused and record is None:
+        raise InputError(
+            f"tt.guard got {' and '.join(unused)}, which the flight recorder takes, and no "
+            f"record=FILE, which turns it on."
         )
     kind: type = type(optimizer)
     if optimizer is not None and not issubclass(kind, Optimizer):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from torchtap.capture.training.scalers import Scalers
+from torchtap.capture.unobserved import forget_observer, note_observer
 from torchtap.capture.watch_handle import numbers_of, watches_of
 from torchtap.core.torch_private import call_after_backward, current_task
 from torchtap.diagnosis.origins.guarded_steps import GuardedSteps
@@ -63,17 +65,37 @@ class GuardEngine:
         self._aside: list[tuple[Tensor, Tensor | None]] = []
         self._handles: list[Any] = []
 
+    @property
+    def model(self) -> nn.Module:
+        """Return the model, wrappers looked through."""
+        return self.steps.kept.modules[""]
+
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """Take note of no call and no optimizer inside: the model is run for something else."""
+        self._unlisten()
+        self.steps.kept.detach()
+        try:
+            yield
+        finally:
+            self.attach()
+
     def attach(self) -> None:
         """Begin to listen."""
         self.steps.kept.attach()
         self._handles = listen_to_optimizers(self)
+        note_observer(self)
 
     def detach(self) -> None:
         """Take everything off."""
         self._give_back()
+        self._unlisten()
+        self.steps.close()
+
+    def _unlisten(self) -> None:
+        forget_observer(self)
         while self._handles:
             self._handles.pop().remove()
-        self.steps.close()
 
     # ------------------------------------------------------------------ calls
 
@@ -133,9 +155,11 @@ class GuardEngine:
         if has_closure(args, kwargs):
             if self.steps.running.has_stepped:  # Its forwards run inside of it.
                 self._end_step()
+            self._note_optimizer(optimizer)
             others = [self._checked(one, params) if callable(one) else one for one in args[1:]]
             named = {k: self._checked(v, params) if callable(v) else v for k, v in kwargs.items()}
             return (*args[:1], *others), named
+        self._note_optimizer(optimizer)
         step = self.steps.running
         if self._check(params) and self._hits.is_left_out(step):
             self._aside = [(one, one.grad) for one in params]
@@ -143,6 +167,11 @@ class GuardEngine:
                 one.grad = None
         step.has_stepped = True
         return None
+
+    def _note_optimizer(self, optimizer: Optimizer) -> None:
+        known = self.steps.knows_optimizers
+        others = () if known else [id(one) for one in _optimizers() if self._is_own(one)]
+        self.steps.note_optimizer(id(optimizer), others)
 
     def after_step(self, optimizer: Optimizer) -> None:
         """A step of an optimizer ended."""
@@ -196,22 +225,25 @@ class GuardEngine:
     def look_at_losses(self) -> None:
         """Look at losses logged after the optimizer's step, or of a step that a scaler left out.
 
-        One that a scaler has multiplied may be Inf while it looks for its scale; NaN is never its.
+        One that a scaler has multiplied may be Inf while it looks for its scale; NaN is never its,
+        nor an Inf in float32 where the scale is too small to make one.
         """
         step = self.steps.running
         is_left_out = not step.has_stepped and self._has_optimizer
         if self._ranks.are_many or not (step.was_finite or is_left_out):
             return  # One rank alone must not stop; the next optimizer step tells.
-        loss = self._bad_loss(num_back=1, only_nan=is_left_out)
+        loss = self._bad_loss(num_back=1, is_scaled=is_left_out)
         if loss:
             step.was_finite = False
             self._hit(Evidence(self._own, loss, is_updated=not is_left_out))
 
-    def _bad_loss(self, *, num_back: int, only_nan: bool = False) -> str:
+    def _bad_loss(self, *, num_back: int, is_scaled: bool = False) -> str:
         numbers = dict(self.steps.running.numbers)
         for watch in watches_of(self._model):
             numbers.update(numbers_of(watch, num_back=num_back))
-        return first_bad_loss(numbers, only_nan=only_nan) or ""
+        scalers = self._scalers.own() if is_scaled else []
+        scale = max((one.get_scale() for one in scalers), default=None)
+        return first_bad_loss(numbers, scale=scale) or ""
 
     def _hit(self, evidence: Evidence) -> None:
         step, steps = self.steps.running, self.steps

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -78,6 +78,8 @@ class GuardedSteps:
     ) -> None:
         self.kept = Kept(model, begun, arrived)
         self._steps = deque([GuardedStep(0)], maxlen=keep)
+        self._cycle: set[int] = set()  # Optimizers that stepped since the number of the step began.
+        self._of_cycle: set[int] | None = None
         self.kept.calls = self.running.calls
 
     @property
@@ -90,10 +92,37 @@ class GuardedSteps:
         """Return whether the step before the running one is known to have been finite."""
         return len(self._steps) > 1 and self._steps[-2].was_finite
 
+    @property
+    def knows_optimizers(self) -> bool:
+        """Return whether :meth:`note_optimizer` was told which optimizers there are."""
+        return self._of_cycle is not None
+
+    def note_optimizer(self, optimizer: int, others: Iterable[int] = ()) -> None:
+        """An optimizer's step begins. Each of several steps once in a cycle, as those of a GAN do.
+
+        The calls of a cycle are those of several steps here: each optimizer changes weights, with
+        which what came before cannot be replayed. They have one number.
+
+        Args:
+            optimizer: its id.
+            others: ids of all that train the model; asked for the first time.
+        """
+        if self._of_cycle is None:
+            self._of_cycle = {optimizer, *others}
+        if optimizer in self._cycle:  # One that was waited for does not step.
+            self._of_cycle = set(self._cycle)
+            self._cycle.clear()
+            self.running.number += 1
+        self._cycle.add(optimizer)
+
     def begin(self) -> None:
         """A step begins. Of the one before no call is asked for: its memory becomes free."""
         self.running.forget_calls()
-        self._steps.append(GuardedStep(self.running.number + 1))
+        is_whole = not self._cycle or (self._of_cycle or set()) <= self._cycle
+        if is_whole:
+            self._of_cycle = set(self._cycle) or self._of_cycle
+            self._cycle.clear()
+        self._steps.append(GuardedStep(self.running.number + is_whole))
         self.kept.calls = self.running.calls
 
     def trim(self) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torchtap.core.blame import is_own_fault, own_fault
 from torchtap.core.distributed import is_distributed, is_part_of_flat, num_ranks, own_rank
 from torchtap.core.equality import same
+from torchtap.core.module_paths import type_names
 from torchtap.core.source_files import hash_of
 from torchtap.core.text import plural
 from torchtap.diagnosis.origins.bad_samples import bad_samples
@@ -20,9 +21,15 @@ from torchtap.diagnosis.origins.replay_kept_calls import Replay
 from torchtap.diagnosis.origins.values import badness, first_bad, shown, tensors_of
 
 _SHARDED = (
-    "The model is sharded over several ranks, whose forward cannot be run by one of them alone: "
-    "tt.locate(model, step, *batch), called by all ranks, runs the whole step."
+    "The model is sharded by FullyShardedDataParallel, which gathers weights for its own forward "
+    "alone, so it is not replayed: tt.locate(model, step, *batch), called by all ranks, runs the "
+    "whole step."
 )
+_APART = (
+    "The model is sharded over several ranks, which did not call it equally often in this step, so "
+    "they cannot replay it together."
+)
+_TOGETHER_CLEAN = "The replay on all ranks together is finite."
 _NO_CALL = "No call of the model was seen in this step, so there is nothing to replay."
 _ALTERED = (
     "Replayed twice, the gradients are finite. They were finite after the backward, and are not "
@@ -59,6 +66,7 @@ class Evidence:
         was_finite: whether all was finite when the optimizer began its step before.
         ids: of the samples of the step.
         num_dropped: calls of the step that are no longer kept, as there were too many.
+        are_equal: whether all ranks called the model equally often, and can replay it together.
     """
 
     params: Sequence[Tensor]
@@ -67,6 +75,7 @@ class Evidence:
     was_finite: bool = False
     ids: Sequence[int | str] = ()
     num_dropped: int = 0
+    are_equal: bool = True
 
 
 def investigate(
@@ -83,7 +92,7 @@ def investigate(
     Returns:
         ``None`` where the replay is clean: :func:`when_clean` says what that means.
     """
-    reason = _why_not(kept, calls)
+    reason = _why_not(kept, calls, evidence)
     if reason:
         return _unexplained(evidence, reason)
     try:
@@ -115,6 +124,8 @@ def when_clean(
         )
         return replace(_unexplained(evidence, note), phase=FORWARD)
     replay = Replay(model, kept, calls)
+    if replay.needs_all_ranks:
+        return _unexplained(evidence, _TOGETHER_CLEAN)
     found, sums = replay.trace()
     if found is not None:
         return _complete(found, replay, evidence)
@@ -139,12 +150,15 @@ def _own_is_bad(model: nn.Module, calls: Sequence[KeptCall], evidence: Evidence)
     return not bad or is_lent or any(id(one) in bad for one in model.parameters())
 
 
-def _why_not(kept: Kept, calls: Sequence[KeptCall]) -> str:
+def _why_not(kept: Kept, calls: Sequence[KeptCall], evidence: Evidence) -> str:
     if not calls:
         return _NO_CALL
     held = [param for one in kept.every for param in one.parameters(recurse=False)]
-    if any(is_distributed(one) or is_part_of_flat(one) for one in held):
+    is_wrapped = any("FullyShardedDataParallel" in type_names(one) for one in kept.every)
+    if is_wrapped or any(map(is_part_of_flat, held)):
         return _SHARDED
+    if any(map(is_distributed, held)) and not evidence.are_equal:
+        return _APART
     return ""
 
 

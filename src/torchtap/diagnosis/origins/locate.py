@@ -9,9 +9,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from torchtap.core.distributed import num_ranks, own_rank
+from torchtap.capture.unobserved import unobserved
+from torchtap.core.distributed import is_distributed, num_ranks, own_rank
 from torchtap.core.doors import require
 from torchtap.core.errors import InputError
+from torchtap.core.module_paths import type_names
 from torchtap.core.rebuild import replace_arguments
 from torchtap.core.source_files import hash_of
 from torchtap.diagnosis.origins.nonfinite_rows import bad_rows, num_samples
@@ -19,6 +21,7 @@ from torchtap.diagnosis.origins.origin import INPUT, OPTIMIZER, PARAMETER, Origi
 from torchtap.diagnosis.origins.put_back import PutBack
 from torchtap.diagnosis.origins.step_trace import Trace
 from torchtap.diagnosis.origins.values import badness, tensors_of
+from torchtap.diagnosis.origins.verdict_of_ranks import Ranks
 from torchtap.diagnosis.origins.write_watch import WriteWatch
 from torchtap.hooks.uncompiled import uncompiled
 
@@ -32,7 +35,8 @@ def locate(model: nn.Module, step: Callable[..., Any], *batch: Any) -> Origin | 
     as long as a plain step, and the memory of what it writes into.
 
     Args:
-        model: whose modules are to be named; wrappers are looked through.
+        model: whose modules are to be named; wrappers are looked through. Where it is spread over
+            ranks (DDP, FSDP, tensor parallelism), all ranks call this, and get one origin.
         step: one whole step. What it returns is taken for the loss, beside whatever it calls
             ``backward()`` on.
         batch: what ``step`` is called with.
@@ -41,7 +45,7 @@ def locate(model: nn.Module, step: Callable[..., Any], *batch: Any) -> Origin | 
         the origin; ``None`` where the loss, the gradients and the parameters are finite.
 
     Raises:
-        InputError: ``step`` is no function.
+        InputError: ``step`` is no function, or is finite and called no module of ``model``.
         Exception: what ``step`` raised, if nothing was found that is not finite.
 
     Example:
@@ -67,10 +71,33 @@ def locate(model: nn.Module, step: Callable[..., Any], *batch: Any) -> Origin | 
             f"forward, loss, backward, clipping and optimizer."
         )
     located = _Located(model, step, batch)
+    if num_ranks() > 1:
+        return _located_together(model, located)
     found = located.trace()
     if found is not None and located.is_scaled:
         found = located.trace(is_unscaled=True)  # By infinite gradients a scaler finds its scale.
     return None if found is None else replace(complete(found), rows=located.rows(found))
+
+
+def _located_together(model: nn.Module, located: _Located) -> Origin | None:
+    """Run the step once on each rank: one that ran it again alone would wait for the others."""
+    found = located.trace(is_unscaled=located.is_scaled)
+    own = None if found is None else complete(found)
+    if not _spans_ranks(model):
+        return own
+    ranks = Ranks()
+    try:
+        return ranks.verdict(own)
+    finally:
+        ranks.close()
+
+
+def _spans_ranks(model: nn.Module) -> bool:
+    """Return whether no rank can run a model alone, so that all of them are here."""
+    kinds = {name for one in model.modules() for name in type_names(one)}
+    if kinds & {"DistributedDataParallel", "FullyShardedDataParallel"}:
+        return True
+    return any(map(is_distributed, model.parameters()))
 
 
 def _is_sound(param: Tensor) -> bool:
@@ -106,7 +133,7 @@ class _Located:
         batch = tensors_of(self._batch)
         named = [(f"tensor {number} of the batch", one) for number, one in enumerate(batch)]
         trace.begin_with(named, INPUT, ".")
-        with self._put_back(), uncompiled():
+        with self._put_back(), uncompiled(), unobserved(self._model):
             if is_unscaled:
                 self._unscale()
             error: Exception | None = None
@@ -119,6 +146,11 @@ class _Located:
             found = trace.root(*self._groups(returned, trace.losses))
             if error is not None and found is None:
                 raise error
+            if found is None and not trace.calls.were_any:
+                raise InputError(
+                    f"step called no module of {type(self._model).__name__}, so nothing of it was "
+                    f"looked at. Give a function that calls this very model, and its backward."
+                )
         return found
 
     def rows(self, found: Origin) -> tuple[int, ...]:
@@ -135,7 +167,8 @@ class _Located:
             return tensor if kind else cut(tensor)
 
         batch, _ = replace_arguments(self._batch, {}, taken, inside=taken)
-        with self._put_back(), uncompiled(), WriteWatch(self._before.memory):
+        alone = unobserved(self._model)
+        with self._put_back(), uncompiled(), alone, WriteWatch(self._before.memory):
             groups = self._groups(self._step(*batch), ())
             return not any(badness(one) for group in groups for one in group)
 

@@ -46,6 +46,9 @@ class ModuleCalls:
 
     Args:
         model: any module, wrappers are looked through.
+
+    Attributes:
+        were_any: whether any module was called.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -54,6 +57,7 @@ class ModuleCalls:
         self._numbering = Numbering()
         self._spans: list[_Span] = []
         self._forward_end = 0
+        self.were_any = False
 
     def attach(self) -> None:
         """Put the hooks on."""
@@ -69,6 +73,7 @@ class ModuleCalls:
 
     def enter(self, tap: Tap, args: Any, kwargs: Mapping[str, Any]) -> None:
         """A call begins."""
+        self.were_any = True
         stack = self._follower.running.stack
         if not stack:
             self._numbering.enter_model()

@@ -6,6 +6,7 @@ import json
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Literal
 
 from torch import nn
@@ -53,6 +54,7 @@ class Hits:
             return  # It is known, or it follows from a step before about which nothing was done.
         self.was_bad = True
         with self._paused(kept):
+            evidence = replace(evidence, are_equal=self._ranks.agree(len(step.calls)))
             own = investigate(self._model, kept, step.calls, evidence)
             found = self._ranks.verdict(own)
             if found is None:

@@ -80,6 +80,11 @@ class Operation:
         return key not in {storage_id(one) for one in _tensors(self._args, self._kwargs)}
 
     @property
+    def is_collective(self) -> bool:
+        """Return whether it takes what other ranks sent."""
+        return "c10d" in str(getattr(self.function, "namespace", ""))
+
+    @property
     def is_of_lists(self) -> bool:
         """Return whether it does the same at each place of some lists."""
         return self.name.startswith(_OF_LISTS)

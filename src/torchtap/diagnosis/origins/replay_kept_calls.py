@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchtap.core.distributed import is_distributed
 from torchtap.core.equality import same
 from torchtap.core.preserved import RandomState, set_mode
 from torchtap.core.rebuild import replace_arguments
@@ -41,6 +42,11 @@ class Replay:
         kept: of the guard.
         calls: of the step.
         model: any module.
+
+    Attributes:
+        calls: of the step.
+        before: the state that is put back.
+        needs_all_ranks: whether no rank can run the model alone: all run it, equally often.
     """
 
     def __init__(self, model: nn.Module, kept: Kept, calls: Sequence[KeptCall]) -> None:
@@ -49,6 +55,7 @@ class Replay:
         self.calls = calls
         self._random = RandomState(kept.every)
         self.before = PutBack(model, [(call.args, call.kwargs) for call in calls])
+        self.needs_all_ranks = any(map(is_distributed, model.parameters()))
 
     def trace(
         self, only: int | None = None, cut: Cut = whole
@@ -202,7 +209,8 @@ def _gradients(
     """Gradients of parameters; ``.grad`` is left alone unless a checkpoint needs it."""
     if not params or not ends:
         return []
-    if any(map(_has_reentrant, ends)):
+    # FSDP reduces gradients by hooks, and has no graph to the parameters that it shards.
+    if any(map(_has_reentrant, ends)) or any(map(is_distributed, params)):
         for one in params:
             one.grad = None
         torch.autograd.backward(ends, given, retain_graph=True)

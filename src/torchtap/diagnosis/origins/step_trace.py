@@ -161,6 +161,8 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _note_optimizer(self, optimizer: Optimizer) -> None:
         params = [one for group in optimizer.param_groups for one in group["params"]]
         gradients = [one.grad for one in params if one.grad is not None]
+        named = (("gradient as the optimizer begins", one) for one in gradients)
+        self.begin_with(named, BACKWARD, None)  # What no operation made, a reducer of DDP did.
         found = self.events.root_of(tensors_of(gradients))
         if found is not None:
             self._found.append(found)
@@ -238,6 +240,9 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         else:
             inside = any(map(math.isinf, numbers)) and now == INFINITE
             origin = self._describe(operation, result.tensor, taken)
+            if operation.is_collective and not parents:
+                note = f"It came from another rank, by {operation.name}."
+                origin = replace(origin, operation="", inputs="", note=note)
             own = self.events.add(origin, parents, is_meant=inside and not parents)
         self.events.hold(result.tensor, own)
 

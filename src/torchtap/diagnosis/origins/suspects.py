@@ -16,6 +16,9 @@ from torchtap.core.distributed import PLAIN
 from torchtap.diagnosis.origins.values import are_finite, holds_numbers, strided
 from torchtap.stats.kernels import native
 
+_MOST_SCALE = 2.0**64
+"""Scale of a ``GradScaler`` up to which a loss of float32 is finite, unless it was above 1e19."""
+
 
 class OptimizedParams:
     """The parameters that optimizers hold, asked for at every step.
@@ -64,14 +67,22 @@ def _norm_is_finite(gradients: Sequence[Tensor]) -> bool:
     return are_finite(gradients)
 
 
-def first_bad_loss(numbers: Mapping[str, Any], *, only_nan: bool = False) -> str | None:
-    """Return the name of the first logged loss that is not finite, or that is NaN."""
+def first_bad_loss(numbers: Mapping[str, Any], *, scale: float | None = None) -> str | None:
+    """Return the name of the first logged loss that is not finite.
+
+    Args:
+        numbers: that were logged, by name.
+        scale: by which a ``GradScaler`` may have multiplied it; an Inf that this may have made is
+            left out.
+    """
     for name, value in numbers.items():
         if "loss" not in name.lower():
             continue
         if isinstance(value, Tensor) and not holds_numbers(value):
             continue
         number = float(value.detach() if isinstance(value, Tensor) else value)
-        if math.isnan(number) or not (only_nan or math.isfinite(number)):
+        is_narrow = isinstance(value, Tensor) and value.dtype in (torch.float16, torch.bfloat16)
+        by_scale = scale is not None and (is_narrow or scale > _MOST_SCALE)
+        if math.isnan(number) or not (by_scale or math.isfinite(number)):
             return name
     return None

@@ -30,6 +30,12 @@ class Ranks:
             backend = "gloo" if distributed.is_gloo_available() else None
             self._group = distributed.new_group(backend=backend, timeout=_LONGEST)
 
+    def close(self) -> None:
+        """Give the group back."""
+        if self._group is not None:
+            torch.distributed.destroy_process_group(self._group)
+            self._group = None
+
     @property
     def are_many(self) -> bool:
         """Return whether there is more than this process."""
@@ -42,6 +48,14 @@ class Ranks:
         said = torch.tensor([float(own)])
         torch.distributed.all_reduce(said, torch.distributed.ReduceOp.MAX, self._group)
         return bool(said.item())
+
+    def agree(self, own: int) -> bool:
+        """Return whether all ranks have the same number."""
+        if self._group is None:
+            return True
+        said = torch.tensor([own, -own])
+        torch.distributed.all_reduce(said, torch.distributed.ReduceOp.MAX, self._group)
+        return int(said[0]) == -int(said[1])
 
     def verdict(self, own: Origin | None) -> Origin | None:
         """Return the origin of the first rank that has one of its own, the same on all ranks.
@@ -62,7 +76,8 @@ def _first(origins: Sequence[Origin | None]) -> Origin | None:
     if not found:
         return None
     # An operation tells more than a gradient that came from outside of the model.
-    rank, origin = min(found, key=lambda pair: (not pair[1].operation, pair[0]))
+    found = [pair for pair in found if pair[1].operation] or found
+    rank, origin = found[0]
     others = ", ".join(str(one) for one, _ in found if one != rank)
     also = f" Ranks with origins of their own: {others}." if others else ""
     if rank != own_rank()[0]:

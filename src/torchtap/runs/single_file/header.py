@@ -269,7 +269,7 @@ def _read(file: Path, stream: Any) -> Header:
     start = stream.read(8)
     length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
     if not 2 <= length <= MOST_HEADER_BYTES:
-        raise ValueError(f"its header cannot have {length:,} bytes")
+        raise ValueError("it does not begin with the length of a header, as one does")
     raw = stream.read(length)
     header = json.loads(raw)
     if not isinstance(header, dict):

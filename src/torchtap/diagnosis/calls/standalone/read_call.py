@@ -286,6 +286,15 @@ def _partial(reader: _Reader, number: int, parts: Node) -> Any:
     return reader.know(number, functools.partial(function, *args, **kwargs))
 
 
+def _handle(reader: _Reader, number: int) -> Any:
+    from torch.utils.hooks import RemovableHandle
+
+    made = RemovableHandle.__new__(RemovableHandle)  # Its constructor counts hooks.
+    gone = weakref.ref(collections.OrderedDict[int, Any]())
+    made.id, made.hooks_dict_ref, made.extra_dict_ref = -1, gone, ()
+    return reader.know(number, made)
+
+
 def _logger(reader: _Reader, name: str) -> Any:
     import logging
 
@@ -313,6 +322,7 @@ _KINDS: dict[str, Callable[..., Any]] = {
     "method": lambda reader, owner, name: getattr(reader.value(owner), name),
     "weak": lambda reader, node: weakref.ref(reader.value(node)),
     "partial": _partial,
+    "handle": _handle,
     "logger": _logger,
     "generator": _generator,
     "random": _random,
