@@ -92,7 +92,6 @@ def _bind() -> None:
         transform_running,
         tracing_state,
         sequence_number,
-        Tensor._is_view,
         Tensor.detach,
         GradHook,
         OrderedDict,

@@ -54,15 +54,15 @@ static PyObject **const OF_TENSORS[] = {
     (PyObject **)&tensor_type, (PyObject **)&parameter_type, &is_neg, &num_threads,
 };
 static PyObject *current_task, *top_saved_hooks, *transform_running, *tracing_state, *sequence_number,
-    *is_view, *detach, *grad_hook, *new_table;
+    *detach, *grad_hook, *new_table;
 static PyObject **const OF_CALLS[] = {
-    &current_task, &top_saved_hooks, &transform_running, &tracing_state, &sequence_number, &is_view,
-    &detach, &grad_hook, &new_table,
+    &current_task, &top_saved_hooks, &transform_running, &tracing_state, &sequence_number, &detach,
+    &grad_hook, &new_table,
 };
 #define LENGTH(array) ((Py_ssize_t)(sizeof(array) / sizeof *(array)))
 
 #define NAMES(name)                                                                                \
-    name(grad_fn) name(_backward_hooks) name(_register_hook_dict) name(_base) name(is_leaf)        \
+    name(grad_fn) name(_backward_hooks) name(_register_hook_dict) name(_base) name(_is_view) name(is_leaf)        \
     name(_version) name(recording) name(step) name(stack) name(views) name(add) name(join)         \
     name(has_run) name(has_trained) name(take_plain) name(deliver) name(func) name(__self__)
 #define DECLARE(name) static PyObject *n_##name;
@@ -764,7 +764,7 @@ static int is_inside_a_call(const Leaving *self) {
 static int take_output(Leaving *self, PyObject *output, PyObject *node, PyObject *step) {
     State *state = (State *)self->output;
     PyObject *table = NULL, *call = NULL;
-    int of_view = is_true(ask(is_view, output)), plain = of_view == 1 ? is_inside_a_call(self) : 1;
+    int of_view = is_true(PyObject_CallMethodObjArgs(output, n__is_view, NULL)), plain = of_view == 1 ? is_inside_a_call(self) : 1;
     if (of_view < 0 || plain < 1)
         return of_view < 0 ? -1 : plain;
     plain = is_of_plain_training();
@@ -880,7 +880,7 @@ static PyMethodDef functions[] = {
      "bind_tensors(exchange, Tensor, Parameter, is_neg, get_num_threads) -> whether it is known"},
     {"bind_calls", bind_calls, METH_VARARGS,
      "bind_calls(current_task, top_saved_hooks, transform_running, tracing_state, "
-     "sequence_number, is_view, detach, GradHook, OrderedDict)"},
+     "sequence_number, detach, GradHook, OrderedDict)"},
     {"leave", (PyCFunction)(void (*)(void))leave, METH_FASTCALL,
      "leave(leaving, hook, module, args, kwargs, output): a forward hook"},
     {NULL, NULL, 0, NULL},
