@@ -162,6 +162,39 @@ def test_a_logged_loss_that_is_not_finite_is_found_though_gradients_are() -> Non
         step(w.log, is_after=False)
 
 
+@pytest.mark.parametrize("is_scaled", [False, True])
+def test_a_loss_is_looked_at_where_the_backward_begins(is_scaled: bool) -> None:
+    def body(m: Net, x: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.no_grad():
+            extra = (x * m.factor).log().mean()  # fault
+        return m.fc(x), extra
+
+    model = Net(body, fc=nn.Linear(2, 2), factor=torch.ones(()))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", enabled=is_scaled)
+    with tt.guard(model, on=lambda _: None) as guard:
+        for number in range(4):
+            model.factor.fill_(-1.0 if number == 2 else 1.0)
+            out, extra = model(torch.ones(3, 2))
+            optimizer.zero_grad()
+            scaler.scale(out.sum() + extra).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    assert all(one.isfinite().all() for one in model.parameters()), "gradients were finite"
+    assert list(guard.origins) == [2]
+    assert (guard.origins[2].operation, guard.origins[2].module) == ("log", ".")
+
+
+def test_a_loss_that_is_made_outside_of_the_model_is_said_to_be() -> None:
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with tt.guard(model) as guard, pytest.raises(tt.NonFiniteError, match="by the loss itself"):
+        (model(torch.ones(3, 2)).sum() + math.inf).backward()
+        optimizer.step()
+    assert guard.origin is not None
+    assert "number from which the backward began is not finite" in guard.origin.text
+
+
 def test_a_parameter_that_the_update_ruined_names_the_optimizer_as_cause() -> None:
     model = Net(lambda m, x: m.fc(x), fc=nn.Linear(2, 2))
     steps = training(model, torch.ones(1, 2), lr=1e38)

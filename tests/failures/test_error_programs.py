@@ -8,9 +8,12 @@ import pytest
 import torch
 from error_programs import EVERY
 from error_programs.program import WROTE, Program, error_of, run
+from posted_programs import POSTED
 
 from torchtap.failures.failure import Failure
-from torchtap.failures.message_patterns import PATTERNS, recognise
+from torchtap.failures.message_patterns import recognise
+from torchtap.failures.messages import PATTERNS
+from torchtap.failures.messages_of_checks import CHECKS
 
 every_program = pytest.mark.parametrize("program", EVERY, ids=lambda one: one.title)
 pytestmark = pytest.mark.filterwarnings("ignore")  # Those of PyTorch, of what the programs do.
@@ -50,9 +53,10 @@ def test_there_are_many_and_each_is_named_once() -> None:
 
 
 def test_every_pattern_is_raised_by_a_program_with_the_real_pytorch() -> None:
-    raised = {one.message for one in EVERY}
-    assert set(PATTERNS) - raised == NOT_RAISED_HERE
-    assert raised <= set(PATTERNS)
+    raised = {one.message for one in EVERY} | {one.message for one in POSTED}
+    patterns = {*PATTERNS, *CHECKS}
+    assert patterns - raised == NOT_RAISED_HERE
+    assert raised <= patterns
 
 
 NOT_RAISED_HERE = {"out of memory", "fault of a kernel"}  # Of GPUs.

@@ -7,6 +7,7 @@ import re
 import pytest
 from error_programs import EVERY
 from error_programs.page import FOLDER, pages
+from posted_programs import POSTED
 
 
 def written() -> dict[str, str]:
@@ -20,7 +21,7 @@ def test_the_pages_are_made_from_the_programs() -> None:
 
 def test_the_pages_show_each_program_with_message_note_and_way_out() -> None:
     text = "".join(written().values())
-    count = len(EVERY)
+    count = len(EVERY) + len(POSTED)
     assert text.count("<details>") == text.count("```py\n") == text.count("```diff\n") == count
     assert text.count("\ntorchtap: ") >= count
     assert "fault of torchtap" not in text

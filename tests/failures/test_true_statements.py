@@ -71,7 +71,7 @@ def note_of(source: str, folder: Path) -> str:
         ),
         (
             "nn.Conv1d(3, 4, 2)(torch.ones(2, 10, 3))",
-            ("x.movedim(-1, 1), of a batch in NLC",),
+            (").movedim(-1, 1), of a batch in NLC",),
             ("NHWC",),
         ),
         (

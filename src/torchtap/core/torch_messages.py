@@ -1,7 +1,7 @@
 """Parts of PyTorch's messages that torchtap looks for, to go another way where they occur.
 
 Each is looked for anywhere in the text of an exception, since releases put prefixes before it. The
-messages that ``tt.explain_errors`` explains stand in :mod:`torchtap.failures.message_patterns`.
+messages that ``tt.explain_errors`` explains stand in :mod:`torchtap.failures.messages`.
 """
 
 from __future__ import annotations

@@ -298,6 +298,8 @@ def checkpoint_inputs(unpack_hook: Any) -> tuple[int, list[Any]]:
     """
     names = getattr(getattr(unpack_hook, "__code__", None), "co_freevars", ())
     for name, cell in zip(names, getattr(unpack_hook, "__closure__", None) or (), strict=False):
+        # The hook is a closure of _checkpoint_hook (torch/utils/checkpoint.py), and the frame of
+        # the checkpoint one of its variables: nothing else leads to it.
         if name == "frame":
             frame = cell.cell_contents
             kept = [one for one in frame.saved_args if isinstance(one, saved_tensor_class)]
@@ -476,6 +478,8 @@ def run_uncompiled(function: Any) -> None:
     action = getattr(eval_frame, "_FrameAction", None)
     strategy = getattr(eval_frame, "_FrameExecStrategy", None)
     if action is not None and strategy is not None:
+        # By the code object: Dynamo decides for each frame that CPython runs, and a frame knows its
+        # code alone.
         eval_frame.set_code_exec_strategy(function.__code__, strategy(action.SKIP, action.SKIP))
 
 
@@ -516,6 +520,8 @@ def set_default(config: Any, name: str, value: Any) -> Any:
         name: of the setting.
         value: the new default.
     """
+    # The entry holds the default; what a thread assigned lies in a ContextVar beside it, and hides
+    # the default from that thread.
     entry = getattr(config, "_config", {}).get(name)
     if entry is None:
         before = getattr(config, name)
@@ -800,6 +806,8 @@ def _forwards() -> Mapping[CodeType, bool]:
     global _classes, _codes
     classes: list[Any] = [torch.autograd.Function]
     for kind in classes:
+        # While it is walked, so that subclasses of subclasses come too; by type, since a metaclass
+        # may define the name.
         classes += type.__subclasses__(kind)
     # Programs make such classes at any time, and this is asked at each evaluation forward.
     if classes != _classes:

@@ -20,10 +20,9 @@ from torchtap.hooks.backwards import Backwards
 from torchtap.hooks.calls import number_in_report
 from torchtap.hooks.followed_views import FollowedViews, ViewState, can_be_followed
 from torchtap.hooks.graph_edges import EDITED, Geometry
-from torchtap.hooks.hook_order import put_gradient
 from torchtap.hooks.module_hook import keep_dynamo_out
 from torchtap.hooks.site_state import EditGradHook, GradHook, SiteState
-from torchtap.hooks.tensor_hooks import TensorHooks
+from torchtap.hooks.tensor_hooks import TensorHooks, put_gradient
 
 _TWO_PARTS = (
     "the tensor was used both before and after it was overwritten in place, so its gradient "
@@ -174,6 +173,8 @@ class GradientEdits:
             return
         edit = GradientEdit(self, state, call, phase)
         hook = EditGradHook(edit.on_tensor)
+        # A table put on by hand needs a node that runs it; a leaf has none, and a subclass may have
+        # a register_hook of its own.
         if type(tensor) is Tensor and not tensor.is_leaf:
             self.on_tensors.put(tensor, hook)
         else:
@@ -228,6 +229,8 @@ class GradientEdits:
             tensor = _identity(tensor)
             node = tensor.grad_fn
             node.metadata[EDITED] = state.site.path
+        # At the identity and not at the tensor, whose gradient is over all of its uses, also
+        # outside.
         edit = GradientEdit(self, state, call, phase)
         self._handles.append(node.register_hook(edit.on_identity))
         self._follow(tensor, edit)
@@ -236,6 +239,8 @@ class GradientEdits:
     def _follow(self, tensor: Tensor, edit: GradientEdit) -> None:
         if can_be_followed(tensor):
             edit.view = self.views.follow(tensor, edit)
+            # An edit may wait for its backward long after the forward: the version is asked, not
+            # the memory.
             edit.view.release_memory()
 
     def _hold(self, handle: Any) -> None:
@@ -300,6 +305,7 @@ def _identity(tensor: Tensor) -> Tensor:
     """
     if tensor.layout is torch.jagged:  # These have no other.
         return tensor.view_as(tensor)
+    # A view of all of it: a node of its own for this edit, and no copy of the values.
     return torch.ops.aten.alias.default(tensor)  # type: ignore[no-any-return]
 
 

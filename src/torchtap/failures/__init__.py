@@ -6,7 +6,7 @@
   :mod:`~torchtap.failures.explained_everywhere`, the hooks for what nothing catches
   (``%load_ext torchtap``; under pytest :mod:`~torchtap.failures.pytest_plugin`).
 - :mod:`~torchtap.failures.added_notes`: the note on the exception, as text.
-- :mod:`~torchtap.failures.message_patterns`: PyTorch's messages, by name; the one reader of them.
+- :mod:`~torchtap.failures.message_patterns`: names PyTorch's messages; the one reader of them.
 - :mod:`~torchtap.failures.catalogue`: the situations, by topic, as rows
   (:mod:`~torchtap.failures.situation_row`).
 - :mod:`~torchtap.failures.failure`: the facts of one exception: its frames

@@ -28,6 +28,10 @@ _MAKERS = {
 _WHOLE_AGAIN = ("float", "double", "half", "bfloat16", "to", "type")
 _COMPUTED = "Compute the loss from floats: comparisons and whole numbers have no gradient."
 _FIRST = "Give create_graph=True to torch.autograd.grad, if its result is differentiated again."
+_CHECKPOINT = (
+    "Give use_reentrant=False to the checkpoint: with True, its output has a graph only if an "
+    "input requires grad."
+)
 _MODES = {
     "no_grad": "Take torch.no_grad() away from what is trained.",
     "inference_mode": "Take torch.inference_mode() away from what is trained.",
@@ -181,12 +185,23 @@ def _cut(node: ast.AST, file: str) -> tuple[str, str, bool] | None:
         name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
         if name in _MODES:
             return f"{head}{written(one, file)}", _MODES[name], True
-    way = ""
+    way = _way_of_checkpoint(node)
     if isinstance(node, ast.Attribute) and node.attr == "data" and not _is_no_tensor(node):
         way = "Take the .data away: it is a tensor without a graph."
     elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         way = _way_of_call(node, node.func)
     return (written(node, file), way, False) if way else None
+
+
+def _way_of_checkpoint(node: ast.AST) -> str:
+    """The way out of a reentrant checkpoint, which has a graph only if its inputs have one."""
+    called = node.func if isinstance(node, ast.Call) else None
+    name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
+    if name not in ("checkpoint", "checkpoint_sequential"):
+        return ""
+    given = [one.value for one in node.keywords if one.arg == "use_reentrant"]  # type: ignore[attr-defined]
+    is_on = bool(given) and getattr(given[0], "value", None) is True
+    return _CHECKPOINT if is_on else ""
 
 
 def _way_of_call(node: ast.Call, called: ast.Attribute) -> str:

@@ -61,7 +61,7 @@ class Backwards:
         self.given: set[int] = set()
         self._ended = ended
         self._numbers: dict[int, int] = {}
-        self._local = threading.local()
+        self._thread = _Thread()
 
     def number(self) -> int:
         """Number, from 0, of the backward that is running; outside of any, of the last one.
@@ -83,10 +83,10 @@ class Backwards:
     def forget_failed(self) -> None:
         """Forget backwards that raised and so never ended. To be called outside of any backward."""
         self.given = set()
-        self._running().clear()
+        self._thread.running.clear()
 
     def _begin(self, task: int) -> int:
-        running = self._running()
+        running = self._thread.running
         if running:
             # A reentrant checkpoint calls torch.autograd.backward inside its own backward
             # (CheckpointFunction in torch/utils/checkpoint.py), as a task of its own.
@@ -100,7 +100,7 @@ class Backwards:
         self.given |= given_storages()
         running.append(task)
         # The list goes with the callback: for another device than the CPU a thread of the engine
-        # calls it, in which ``_running()`` is another list.
+        # calls it, in which ``running`` is another list.
         call_after_backward(partial(self._end, running, task))
         return number
 
@@ -113,12 +113,15 @@ class Backwards:
             self.given = set()
             self._ended()
 
-    def _running(self) -> list[int]:
-        try:
-            return self._local.running  # type: ignore[no-any-return]
-        except AttributeError:
-            self._local.running = []
-            return self._local.running  # type: ignore[no-any-return]
+
+class _Thread(threading.local):
+    """
+    Attributes:
+        running: tasks of the backwards that this thread has begun, the outermost first.
+    """
+
+    def __init__(self) -> None:
+        self.running: list[int] = []
 
 
 keep_dynamo_out(Backwards._end)

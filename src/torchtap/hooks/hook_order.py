@@ -2,8 +2,8 @@
 
 PyTorch runs hooks in the order of the table, and passes to each what the one before it returned. A
 watch sees values after all edits, or before them, as it was asked. Edits run in the order in which
-they were made. Hooks of other libraries keep their order among themselves. Gradients arrive in the
-opposite direction, from the outermost module inwards.
+they were made. Hooks of other libraries keep their order among themselves. The order of hooks on
+tensors is that of :mod:`~torchtap.hooks.tensor_hooks`.
 """
 
 from __future__ import annotations
@@ -11,9 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, MutableMapping, Sequence
 from typing import Any
 
-from torchtap.core.site import Site
 from torchtap.hooks.module_hook import EDIT, OWN_HOOKS, WATCH_AFTER, WATCH_BEFORE, ModuleHook
-from torchtap.hooks.site_state import EditGradHook, GradHook
 
 AFTER, BEFORE = "after", "before"
 ROLE_OF_WATCH = {AFTER: WATCH_AFTER, BEFORE: WATCH_BEFORE}
@@ -40,7 +38,7 @@ def put_by_role(table: MutableMapping[int, Any], key: int) -> None:
     else:
         behind = []
     for other in behind:
-        _to_end(table, other)
+        table[other] = table.pop(other)
 
 
 def order_with(
@@ -83,40 +81,8 @@ def put_back(
         place = max([place, *(at + 1 for at in edits)])
     table[key] = hook
     for other in others[place:]:
-        _to_end(table, other)
+        table[other] = table.pop(other)
 
 
 def _role(hook: Any) -> str | None:
     return hook.role if isinstance(hook, OWN_HOOKS) else None
-
-
-def put_gradient(table: MutableMapping[Any, Any], key: Any) -> None:
-    """Move a new hook on a tensor from the end of the tensor's table to where it belongs.
-
-    A tensor that goes out of several modules as it is belongs to the innermost; its gradient comes
-    in by the outermost. So a hook goes before those of modules further inside, and behind those of
-    its own module. Without edits the order makes no difference.
-    """
-    if len(table) == 1 or not any(isinstance(hook, EditGradHook) for hook in table.values()):
-        return
-    others = [other for other in table if other != key]
-    here = _home(table[key])
-    own = [place for place, other in enumerate(others) if _home(table[other]) == here]
-    behind = own[-1] + 1 if own else 0
-    for other in others[behind:]:
-        _to_end(table, other)
-
-
-def _home(hook: Any) -> str | None:
-    """Path of the module (or mark) that a hook of ours on a tensor belongs to."""
-    if not isinstance(hook, GradHook):
-        return None
-    # A hook is a method of a pending gradient, which has the state, or a plain function that gets
-    # the state as its first argument: making an object for each gradient would cost more.
-    bound = (getattr(getattr(hook.func, "__self__", None), "state", None), *hook.args[:1])
-    sites = (getattr(state, "site", None) for state in bound)
-    return next((site.path for site in sites if isinstance(site, Site)), None)
-
-
-def _to_end(table: MutableMapping[Any, Any], key: Any) -> None:
-    table[key] = table.pop(key)

@@ -1,16 +1,20 @@
-"""Our hooks on tensors of a graph: put on without a handle each, and all taken off at once."""
+"""Our hooks on tensors of a graph: put on without a handle each, in order, and taken off at once.
+
+Gradients arrive from the outermost module inwards, so their hooks stand in the opposite order of
+those on modules.
+"""
 
 from __future__ import annotations
 
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from typing import Any
 
 from torch import Tensor
 
-from torchtap.hooks.hook_order import put_gradient
-from torchtap.hooks.site_state import GradHook
+from torchtap.core.site import Site
+from torchtap.hooks.site_state import EditGradHook, GradHook
 
 
 class TensorHooks:
@@ -60,3 +64,31 @@ class TensorHooks:
                 if isinstance(hook, GradHook) and self._is_ours(hook):
                     del hooks[hook]
         self.tables.clear()
+
+
+def put_gradient(table: MutableMapping[Any, Any], key: Any) -> None:
+    """Move a new hook on a tensor from the end of the tensor's table to where it belongs.
+
+    A tensor that goes out of several modules as it is belongs to the innermost; its gradient comes
+    in by the outermost. So a hook goes before those of modules further inside, and behind those of
+    its own module. Without edits the order makes no difference.
+    """
+    if len(table) == 1 or not any(isinstance(hook, EditGradHook) for hook in table.values()):
+        return
+    others = [other for other in table if other != key]
+    here = _home(table[key])
+    own = [place for place, other in enumerate(others) if _home(table[other]) == here]
+    behind = own[-1] + 1 if own else 0
+    for other in others[behind:]:
+        table[other] = table.pop(other)
+
+
+def _home(hook: Any) -> str | None:
+    """Path of the module (or mark) that a hook of ours on a tensor belongs to."""
+    if not isinstance(hook, GradHook):
+        return None
+    # A hook is a method of a pending gradient, which has the state, or a plain function that gets
+    # the state as its first argument: making an object for each gradient would cost more.
+    bound = (getattr(getattr(hook.func, "__self__", None), "state", None), *hook.args[:1])
+    sites = (getattr(state, "site", None) for state in bound)
+    return next((site.path for site in sites if isinstance(site, Site)), None)

@@ -13,7 +13,7 @@ from torchtap.core.torch_private import find
 from torchtap.hooks.saved_pairs import make_pair, push, remove
 
 
-def _in_backward(look: Callable[[], Any]) -> list[Any]:
+def in_backward(look: Callable[[], Any]) -> list[Any]:
     """Return the results of a function that a hook of a gradient calls."""
     seen: list[Any] = []
     x: Any = torch.ones(2, requires_grad=True)
@@ -24,11 +24,11 @@ def _in_backward(look: Callable[[], Any]) -> list[Any]:
 
 
 def _current_task() -> bool:
-    return torch_private.current_task() == -1 and _in_backward(torch_private.current_task)[0] >= 0
+    return torch_private.current_task() == -1 and in_backward(torch_private.current_task)[0] >= 0
 
 
 def _current_node() -> bool:
-    return bool(_in_backward(torch_private.current_node)[0].name() == "MulBackward0")
+    return bool(in_backward(torch_private.current_node)[0].name() == "MulBackward0")
 
 
 def _will_run() -> bool:

@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from torchtap.core import torch_nodes, torch_private
+from torchtap.studies.autograd_probes import in_backward
 
 # Classes of torch whose methods have no annotations.
 _Function: Any = torch.autograd.Function
@@ -28,16 +29,6 @@ def _on_stack(ask: Callable[[FrameType], Any]) -> Any:
             return found
         frame = frame.f_back
     return None
-
-
-def _in_backward(look: Callable[[], Any]) -> list[Any]:
-    """Return the results of a function that a hook of a gradient calls."""
-    seen: list[Any] = []
-    x: Any = torch.ones(2, requires_grad=True)
-    y = x * 3
-    y.register_hook(lambda gradient: seen.append(look()))
-    y.sum().backward()
-    return seen
 
 
 def _given_to_backward() -> bool:
@@ -64,7 +55,7 @@ def _run_backward() -> bool:
     def ask(frame: FrameType) -> Any:
         return frame.f_code in torch_private.RUN_BACKWARD or None
 
-    return _in_backward(lambda: _on_stack(ask)) == [True]
+    return in_backward(lambda: _on_stack(ask)) == [True]
 
 
 def _make_gradients() -> bool:

@@ -53,6 +53,7 @@ class FreezeHooks:
         """Freeze."""
         shards = sharded_parameters()
         for planned, module in self._owners():
+            # By the module, weakly: optimizers' hooks are global and know this object weakly, too.
             _keepers.setdefault(module, set()).add(self)
             tap = Tap(planned.path, planned.filters)
             for name, param in _chosen(tap, "param", module._parameters).items():
@@ -117,6 +118,8 @@ class FreezeHooks:
         for _, module in self._owners():
             _keepers.get(module, set()).discard(self)
         for key, (param, required) in self._required.items():
+            # Freezes of one parameter may be closed in any order: the first would give back what a
+            # later one still holds.
             others = [other for other in _freezes() if key in other._required]
             if others:  # Still held; who closes last gives it back.
                 others[0]._required[key] = param, required or others[0]._required[key][1]
@@ -197,6 +200,7 @@ class _Step:
         self._has_closure = has_closure
         self._values: list[Tensor] = []
         if has_closure or not is_known:
+            # Momentum and decay of an optimizer of the user's may move what has no gradient.
             self._values = [param.detach().clone() for param in params]
 
     def hide(self) -> None:
@@ -208,6 +212,7 @@ class _Step:
     def show(self) -> None:
         """The gradients are there again."""
         for param, gradient in zip(self._params, self._gradients, strict=True):
+            # Or a closure that computed new gradients would lose them to the old ones.
             if param.grad is None:
                 param.grad = gradient
 
@@ -299,6 +304,7 @@ def _chosen(tap: Tap, port: str, tensors: Any) -> dict[str, Tensor]:
 def _passes_over(optimizer: Optimizer) -> bool:
     """Return whether an optimizer is known to skip what has no gradient: PyTorch's own do."""
     has_hooks = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
+    # PyTorch's own optimizers skip parameters without a gradient; hooks on a step may do anything.
     return type(optimizer).__module__.startswith("torch.optim.") and not has_hooks
 
 

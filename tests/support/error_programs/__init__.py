@@ -6,7 +6,7 @@ The tests run all of them, and ``docs/errors/`` is made from them:
 
 from __future__ import annotations
 
-from error_programs import autograd, in_place, kinds, outside, shapes, training
+from error_programs import autograd, checks, in_place, kinds, outside, shapes, training
 from error_programs.program import Program
 
 PROGRAMS: dict[str, list[Program]] = {
@@ -21,5 +21,7 @@ PROGRAMS: dict[str, list[Program]] = {
     "Optimizers": outside.OPTIMIZERS,
     "Compilers": outside.COMPILERS,
     "Values": outside.VALUES,
+    "Tensors that are made": checks.MADE,
+    "Arguments that are refused": checks.REFUSED,
 }
 EVERY = [program for programs in PROGRAMS.values() for program in programs]

@@ -15,7 +15,7 @@ PROGRAMS = [
         y.sum().backward()  # raises
         """,
         "",
-        "x = x + y for x += y",
+        "y = y + 1.",
         (("y += 1", "y = y + 1"),),
         ("ExpBackward0",),
     ),
@@ -49,7 +49,7 @@ PROGRAMS = [
         net(torch.randn(2, 4)).sum().backward()  # raises
         """,
         "net (Block)",
-        "x = x + y for x += y",
+        "out = out + x.",
         (("out += x", "out = out + x"),),
         ("TanhBackward0, after fc (Linear)",),
     ),
@@ -79,7 +79,7 @@ PROGRAMS = [
         loss.backward()  # raises
         """,
         "1 (Linear)",
-        "Call all backwards before optimizer.step()",
+        "Or call all backwards before",
         (("optimizer.step()", "pass"),),
         ("1.weight",),
     ),
@@ -96,7 +96,7 @@ PROGRAMS = [
         (-score.mean()).backward()  # raises
         """,
         "critic (Linear)",
-        "run the forward again after it",
+        "Compute ",
         (("(-score.mean())", "(-critic(fake).mean())"),),
         ("critic.weight",),
     ),
@@ -155,7 +155,7 @@ PROGRAMS = [
         gate.sigmoid_()  # raises
         """,
         "",
-        "Compute out of place",
+        "Compute a new tensor in place of the write:",
         (("gate.sigmoid_()", "gate = gate.sigmoid()"),),
         ("gate, float32[2, 3]",),
     ),
@@ -278,7 +278,7 @@ PROGRAMS = [
         loss.backward()
         """,
         "",
-        "x = x + y for x += y",
+        "x = x.add(1).",
         (("x.add_(1)  # writes", "x = x + 1"),),
         ("needs a tensor that it saved",),
     ),
@@ -294,7 +294,7 @@ PROGRAMS = [
         (a.sum() + b.sum()).backward()  # raises
         """,
         "",
-        "x = x + y for x += y",
+        "b = b.add(1).",
         (("b.add_(1)", "b = b + 1"), ("a.mul_(2)", "a = a * 2")),
         ("Backward of TanhBackward0 needs its own result", "written by train.py:10: b.add_(1)"),
     ),
@@ -331,7 +331,7 @@ PROGRAMS = [
         net(torch.ones(2)).backward()  # raises
         """,
         "net (Decayed)",
-        "Replace the write by an operation out of place",
+        "self.rate = self.rate.mul(0.9).",
         (("self.rate.mul_(0.9)", "self.rate = self.rate * 0.9"),),
         ("needs the buffer rate",),
     ),
@@ -410,7 +410,20 @@ PROGRAMS = [
         Gate()(nn.Conv1d(2, 4, 1)(torch.randn(2, 2, 5))).sum().backward()  # raises
         """,
         "",
-        "x = x + y for x += y",
+        "w = w + 1.",
         (("w += 1", "w = w + 1"),),
+    ),
+    Program(
+        "A row that grows while it is added to",
+        "broadcast in place",
+        """
+        row, table = torch.zeros(4), torch.ones(3, 4)
+        row += table  # raises
+        """,
+        "",
+        "row = row + table.",
+        (("row += table", "row = row + table"),),
+        ("has the shape [4]; the result has [3, 4]",),
+        purpose="assert row.shape == (3, 4) and (row == 1).all()",
     ),
 ]

@@ -330,8 +330,8 @@ PROGRAMS = [
         positions[at]  # raises
         """,
         "",
-        ".clamp(max=3)",
-        (("positions[at]", "positions[at.clamp(max=3)]"),),
+        "check where they come from",
+        (("positions[at]", "positions[at - 1]"),),
         ("Index 4 was asked of dimension 0 of positions",),
     ),
     Program(
@@ -365,8 +365,8 @@ PROGRAMS = [
         x[:, columns]  # raises
         """,
         "",
-        "Give indices from -4 to 3: .clamp(max=3)",
-        (("x[:, columns]", "x[:, columns.clamp(max=3)]"),),
+        "Give indices from -4 to 3; check where they come from.",
+        (("x[:, columns]", "x[:, columns % 4]"),),
         ("dimension 1 of x, which has 4 elements there",),
     ),
     Program(

@@ -33,7 +33,7 @@ ATTENTION = [
         out, weights = attention(x, x, x, attn_mask=padding)  # raises
         """,
         "attention (MultiheadAttention)",
-        "hand it over as key_padding_mask",
+        "key_padding_mask=padding",
         (("attn_mask=padding", "key_padding_mask=padding"),),
         purpose="assert (weights.transpose(1, 2)[padding] == 0).all()",
     ),

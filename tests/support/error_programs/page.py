@@ -19,8 +19,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+import torch
 from error_programs import EVERY
 from error_programs.program import PRELUDE, Program, error_of
+from posted_programs import POSTED
 
 from torchtap.core.text import elide_end, wrap
 from torchtap.failures.catalogue import TOPICS
@@ -31,7 +33,9 @@ _TITLES = {
     "arguments": "Arguments and attributes",
     "attention": "Attention",
     "backward": "Backward",
+    "batches": "Samples and batches",
     "compilers": "Transforms and compilers",
+    "creation": "Tensors of lists and arrays",
     "dtypes_and_devices": "Dtypes and devices",
     "functions": "Custom functions",
     "hooks": "Hooks",
@@ -39,15 +43,19 @@ _TITLES = {
     "indices": "Indices and masks",
     "inference": "Inference mode",
     "leaves": "Leaves and parameters",
+    "loading": "Files",
     "losses": "Losses and targets",
     "modules": "Modules and state dicts",
     "none_gradients": "Gradients that are None",
     "normalization": "Normalisation",
+    "not_tensors": "Numbers and tuples in place of tensors",
     "numbers": "Values that are refused",
     "optimizers": "Optimizers, schedulers and scalers",
     "products": "Products of matrices",
+    "refused": "Arguments that are refused",
     "resampling": "Pictures",
     "sequences": "Sequences",
+    "several_views": "Views of a loop",
     "shapes": "Shapes",
     "systems": "Checkpoints, scalers and ranks",
 }
@@ -121,11 +129,13 @@ class Raised:
         program: the program.
         said: class and message of the exception, in one line.
         notes: its notes.
+        url: the page on which it was posted; empty of one that was made up.
     """
 
     program: Program
     said: str
     notes: tuple[str, ...]
+    url: str
 
 
 def pages() -> dict[str, str]:
@@ -133,9 +143,11 @@ def pages() -> dict[str, str]:
     by_message: dict[str, list[Raised]] = defaultdict(list)
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for program in EVERY:
-            by_message[program.message].append(_raised(program, Path(folder)))
-    written, index = {}, [_HEAD.format(lines=PRELUDE.count("\n"), count=len(EVERY))]
+        posted = [(one.program, one.url) for one in POSTED]
+        for program, url in [*((one, "") for one in EVERY), *posted]:
+            torch.manual_seed(0)
+            by_message[program.message].append(_raised(program, url, Path(folder)))
+    written, index = {}, [_HEAD.format(lines=PRELUDE.count("\n"), count=len(EVERY) + len(POSTED))]
     for topic, names in TOPICS.items():
         found = {name: by_message[name] for name in names if name in by_message}
         if not found:
@@ -149,12 +161,12 @@ def pages() -> dict[str, str]:
     return {"README.md": "\n".join(index), **written}
 
 
-def _raised(program: Program, folder: Path) -> Raised:
+def _raised(program: Program, url: str, folder: Path) -> Raised:
     error = error_of(program, folder)
     plain = re.sub(r"\x1b\[[\d;]*m", "", str(error))  # Without bold letters of a terminal.
     plain = plain.replace(f"{folder}{os.sep}", "")
     said = " ".join(f"{type(error).__name__}: {plain}".split())
-    return Raised(program, said, tuple(error.__notes__))
+    return Raised(program, said, tuple(error.__notes__), url)
 
 
 def _topic_page(title: str, found: dict[str, list[Raised]]) -> str:
@@ -177,6 +189,8 @@ def _anchor(name: str) -> str:
 def _section(raised: Raised) -> Iterator[str]:
     program = raised.program
     yield f"<details><summary>{html.escape(program.title)}</summary>\n"
+    if raised.url:
+        yield f"After [a program that was posted]({raised.url}).\n"
     yield f"```py\n{program.text.removeprefix(PRELUDE).rstrip()}\n```\n"
     lines = wrap(elide_end(raised.said, _MOST))
     yield "```text\n" + "\n".join([*lines, *raised.notes]) + "\n```\n"

@@ -22,7 +22,7 @@ class Program:
 
     Attributes:
         title: the situation, in a few words.
-        message: the name of PyTorch's message (``torchtap.failures.message_patterns``).
+        message: the name of PyTorch's message (``torchtap.failures.messages``).
         source: the program; the line that raises ends in ``# raises``, and one that the note must
             name besides in ``# writes``.
         module: how the note names the module; empty where none took part.
@@ -68,7 +68,7 @@ def run(text: str, folder: Path) -> dict[str, Any]:
     file.write_text(text)
     linecache.checkcache(str(file))
     names: dict[str, Any] = {"__name__": "__main__", "__file__": str(file)}
-    exec(compile(text, str(file), "exec"), names)
+    exec(compile(text, str(file), "exec", dont_inherit=True), names)
     return names
 
 

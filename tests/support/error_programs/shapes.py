@@ -156,7 +156,7 @@ PROGRAMS = [
         net(images)  # raises
         """,
         "net (Conv2d)",
-        "x.movedim(-1, 1)",
+        "images.movedim(-1, 1)",
         (("net(images)", "net(images.movedim(-1, 1))"),),
         ("images, float32[2, 9, 9, 3], made at train.py:8",),
     ),

@@ -34,6 +34,11 @@ class Scalers:
         """Return whether the scalers were looked for."""
         return self._found is not None
 
+    @property
+    def are_stepping(self) -> bool:
+        """Return whether any steps the optimizers that :meth:`learn` was told of."""
+        return bool(self._stepping)
+
     def were_updated(self) -> bool:
         """Return whether any was updated since the last time."""
         return bool(self.updated())

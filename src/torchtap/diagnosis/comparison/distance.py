@@ -212,8 +212,7 @@ def dtypes_of(values: Values) -> list[str]:
         if isinstance(value, Statistics):
             found.append(value.dtype)
         else:
-            tensor = value.kept if isinstance(value, Record) else value
-            found.append(str(tensor.dtype).removeprefix("torch."))
+            found.append(str(_tensor(value).dtype).removeprefix("torch."))
     return found
 
 
@@ -224,18 +223,19 @@ def shapes_of(values: Values) -> list[Sequence[int]]:
         if isinstance(value, Statistics):
             found += [] if value.shape is None else [value.shape]
         else:
-            tensor = value.kept if isinstance(value, Record) else value
+            tensor = _tensor(value)
             found += [] if tensor.is_nested else [tuple(tensor.shape)]
     return found
 
 
 def numel_of(values: Values) -> list[int]:
     """Numbers of elements."""
-    found = []
-    for value in values.values():
-        if isinstance(value, Statistics):
-            found.append(value.numel)
-        else:
-            tensor = value.kept if isinstance(value, Record) else value
-            found.append(tensor.numel())
-    return found
+    return [
+        value.numel if isinstance(value, Statistics) else _tensor(value).numel()
+        for value in values.values()
+    ]
+
+
+def _tensor(value: Record | Tensor) -> Tensor:
+    kept: Tensor = value.kept if isinstance(value, Record) else value
+    return kept

@@ -76,8 +76,9 @@ class Guard(Closable):
         """Tell the guard of numbers of the running step, such as its loss, and of its samples.
 
         A loss that is not finite is looked into though the gradients are finite: any number with
-        ``loss`` in its name. Where the model is watched too, ``w.log(loss=loss)`` does the same.
-        Where a ``GradScaler`` leaves the step out, NaN counts, and Inf does not.
+        ``loss`` in its name, and on the CPU the number that a backward begins from. Where the model
+        is watched too, ``w.log(loss=loss)`` does the same. Where a ``GradScaler`` leaves the step
+        out, NaN counts, and an Inf that its scale cannot have made.
 
         A step begins with the first forward of the model after an optimizer's step, so ids are told
         between the forward and ``optimizer.step()``, and a loss there or after it.

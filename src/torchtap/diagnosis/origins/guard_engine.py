@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -27,6 +28,8 @@ from torchtap.diagnosis.origins.suspects import (
 from torchtap.diagnosis.origins.verdict_of_ranks import Ranks
 from torchtap.hooks.module_hook import keep_dynamo_out
 from torchtap.hooks.optimizer_hooks import has_closure, listen_to_optimizers
+
+_OF_BACKWARD = "number from which the backward began"
 
 
 class GuardEngine:
@@ -214,8 +217,10 @@ class GuardEngine:
     def _check(self, params: list[Tensor]) -> bool:
         """Look at the running step; returns whether any rank has something not finite in it."""
         step = self.steps.running
-        loss = self._bad_loss(num_back=0)
-        is_bad = self._ranks.any(bool(loss) or not gradients_are_finite(params))
+        is_finite = gradients_are_finite(params)
+        # Where gradients are not finite, they tell more.
+        loss = self._bad_loss(num_back=0) or (self._bad_unlogged() if is_finite else "")
+        is_bad = self._ranks.any(bool(loss) or not is_finite)
         if is_bad:
             self._hit(Evidence(params, loss))
         step.was_finite = not is_bad
@@ -243,7 +248,19 @@ class GuardEngine:
             numbers.update(numbers_of(watch, num_back=num_back))
         scalers = self._scalers.own() if is_scaled else []
         scale = max((one.get_scale() for one in scalers), default=None)
-        return first_bad_loss(numbers, scale=scale) or ""
+        logged = first_bad_loss(numbers, scale=scale)
+        if logged is not None:
+            return f"logged {logged}"
+        return self._bad_root(may_be_scaled=bool(scalers)) if is_scaled else ""
+
+    def _bad_unlogged(self) -> str:
+        return self._bad_root(may_be_scaled=self._scalers.are_stepping)
+
+    def _bad_root(self, *, may_be_scaled: bool) -> str:
+        """Look at the numbers from which backwards began; an Inf there may be by a scaler."""
+        roots = {f"loss {at}": call.loss for at, call in enumerate(self.steps.running.calls)}
+        scale = math.inf if may_be_scaled else None
+        return _OF_BACKWARD if first_bad_loss(roots, scale=scale) else ""
 
     def _hit(self, evidence: Evidence) -> None:
         step, steps = self.steps.running, self.steps

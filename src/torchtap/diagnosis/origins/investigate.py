@@ -37,11 +37,13 @@ _ALTERED = (
 )
 _WRITTEN = (
     "Each replay gives the same finite gradients. So something wrote into them after the backward: "
-    "clipping, an all-reduce, a hook. If nothing in the program does, it was hardware or a race."
+    "clipping, an all-reduce, a hook. If nothing in the program does, it was hardware, a race, or "
+    "an input that was refilled in a way that PyTorch does not count (.data, numpy)."
 )
 _NOT_REPRODUCIBLE = (
     "Replayed again and again, everything is finite, and the gradients differ from each other. "
-    "Not reproducible: hardware or a race."
+    "Not reproducible: hardware or a race; or an input was refilled in a way that PyTorch does not "
+    "count (.data, numpy)."
 )
 _OVERWRITTEN = (
     "The replay is finite, but an argument or a buffer of the model was overwritten before the "
@@ -61,7 +63,7 @@ class Evidence:
 
     Attributes:
         params: whose gradients were looked at.
-        loss: name of a logged loss that is not finite; empty where it was the gradients.
+        loss: the loss that is not finite, in words; empty where it was the gradients.
         is_updated: whether an optimizer has changed the weights since the calls.
         was_finite: whether all was finite when the optimizer began its step before.
         ids: of the samples of the step.
@@ -119,8 +121,8 @@ def when_clean(
         return _unexplained(evidence, note)
     if evidence.loss:
         note = (
-            f"The logged {evidence.loss} is not finite, but the model's outputs are, and the "
-            "gradients: the loss itself made it."
+            f"The {evidence.loss} is not finite, but the model's outputs are: it was made outside "
+            f"of the model, by the loss itself."
         )
         return replace(_unexplained(evidence, note), phase=FORWARD)
     replay = Replay(model, kept, calls)

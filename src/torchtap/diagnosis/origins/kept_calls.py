@@ -18,7 +18,13 @@ from torchtap.core.tensors import obstacle
 from torchtap.core.torch_private import current_task, is_any_autocast_enabled
 from torchtap.core.tree import leaves
 from torchtap.diagnosis.origins.kept_buffers import Buffers, KeptBuffers
-from torchtap.diagnosis.origins.user_lines import NOWHERE, Line, line_of_backward, line_of_call
+from torchtap.diagnosis.origins.user_lines import (
+    NOWHERE,
+    Line,
+    line_of_backward,
+    line_of_call,
+    loss_of_backward,
+)
 from torchtap.diagnosis.origins.values import tensors_of
 from torchtap.hooks.call_follower import CallFollower, FollowedCall
 from torchtap.hooks.calls import outermost_parts
@@ -60,6 +66,7 @@ class KeptCall:
         forward: the line that called the module.
         gradients: in the order of their arrival.
         backward: the line that began the backward.
+        loss: the number that the backward began from, where that is known.
     """
 
     path: str
@@ -74,6 +81,7 @@ class KeptCall:
     forward: Line = NOWHERE
     gradients: list[Arrived] = field(default_factory=list)
     backward: Line = NOWHERE
+    loss: Tensor | None = None
     handles: list[Any] = field(default_factory=list)
 
     @property
@@ -202,6 +210,7 @@ class Kept:
         """A gradient arrives at an output."""
         if not call.gradients:
             call.backward = line_of_backward()
+            call.loss = loss_of_backward()
         call.gradients.append(Arrived(current_task(), place, gradient))
         self._arrived()
 

@@ -1,6 +1,6 @@
 """Situations in which PyTorch raises, by topic: what each means, and the ways out.
 
-Each file has a table ``SITUATIONS``: name of a message (:mod:`torchtap.failures.message_patterns`)
+Each file has a table ``SITUATIONS``: name of a message (:mod:`torchtap.failures.messages`)
 -> a :class:`~torchtap.failures.situation_row.SituationRow`, or a function where the sentence has to
 be computed. A new situation is a pattern there, a row here, and a program in
 ``tests/support/error_programs``, from which ``docs/errors/`` is made.
@@ -12,7 +12,9 @@ from torchtap.failures.catalogue import (
     arguments,
     attention,
     backward,
+    batches,
     compilers,
+    creation,
     dtypes_and_devices,
     functions,
     hooks,
@@ -20,15 +22,19 @@ from torchtap.failures.catalogue import (
     indices,
     inference,
     leaves,
+    loading,
     losses,
     modules,
     none_gradients,
     normalization,
+    not_tensors,
     numbers,
     optimizers,
     products,
+    refused,
     resampling,
     sequences,
+    several_views,
     shapes,
     systems,
 )
@@ -37,9 +43,10 @@ from torchtap.failures.situation_row import Situation
 TOPICS: dict[str, dict[str, Situation]] = {
     topic.__name__.rpartition(".")[2]: topic.SITUATIONS
     for topic in (
-        arguments, attention, backward, compilers, dtypes_and_devices, functions, hooks, in_place,
-        indices, inference, leaves, losses, modules, none_gradients, normalization, numbers,
-        optimizers, products, resampling, sequences, shapes, systems,
+        arguments, attention, backward, batches, compilers, creation, dtypes_and_devices, functions,
+        hooks, in_place, indices, inference, leaves, loading, losses, modules, none_gradients,
+        normalization, not_tensors, numbers, optimizers, products, refused, resampling, sequences,
+        several_views, shapes, systems,
     )
 }  # fmt: skip
 """Topic, the name of its file -> its situations."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 from torch import Tensor
 
 from torchtap.failures.failure import Failure
+from torchtap.failures.operands import bounds_of
+from torchtap.failures.parsed_source import grouped, written
 from torchtap.failures.situation_row import Situation, SituationRow
 
 
@@ -27,7 +30,33 @@ def _mask(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         "heads": heads,
         "is_per_sample": bool(heads) and given == [batch, *wanted[1:]],
         "is_of_padding": batch is not None and given == [batch, source],
+        "padding": _as_padding(failure),
     }
+
+
+def _as_padding(failure: Failure) -> str:
+    """The argument for padding with a mask of it, as far as names and values tell."""
+    mask = failure.operand("attn_mask")
+    name, keyword, value = failure.name_of(mask), "key_padding_mask", mask.value
+    node = None if failure.user is None else failure.user.expression
+    if isinstance(node, ast.Call):
+        for one in node.keywords:
+            if one.arg is not None and failure.user is not None:
+                text = written(one.value, failure.user.file)
+                if one.arg.endswith("mask") and "padding" not in one.arg:
+                    keyword = one.arg.replace("attn_mask", "mask").replace("mask", keyword)
+                    name, value = text, failure.user.value_of(one.value)
+    return f"{keyword}={_true_where_padded(name, value)}"
+
+
+def _true_where_padded(name: str, value: Any) -> str:
+    """A mask of padding as PyTorch takes it: a sequence begins with what is kept."""
+    is_flag = isinstance(value, Tensor) and value.dim() == 2 and not value.is_nested
+    plain = value.detach().float() if is_flag else None
+    if plain is None or bounds_of(plain) is None:
+        return name
+    starts_kept = bool((plain[:, 0] > 0).all()) and bool((plain >= 0).all())
+    return f"({grouped(name)} == 0)" if starts_kept else name
 
 
 def _padding(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
@@ -62,7 +91,8 @@ SITUATIONS: dict[str, Situation] = {
         ),
         (
             "is_of_padding",
-            "If it marks padding, one row for each sample, hand it over as key_padding_mask.",
+            "If it marks padding, one row for each sample, hand it over as such, True where a key "
+            "is padding: {padding}.",
         ),
         "Make it from the lengths of query and key: [target length, source length] for all "
         "samples, or [batch * heads, target length, source length].",

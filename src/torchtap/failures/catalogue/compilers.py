@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Mapping
 from typing import Any
 
+from torch import Tensor, nn
+
+from torchtap.core.torch_private import is_of_transform
+from torchtap.failures.assignments import assignments_of
 from torchtap.failures.failure import Failure
+from torchtap.failures.parsed_source import written
 from torchtap.failures.situation_row import Situation, SituationRow
 
 
@@ -32,7 +38,88 @@ def _types(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     return {"mismatch": where, "is_optional": given.startswith("Optional[")}
 
 
+def _unbatched(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    """The tensor that vmap did not batch, and how it would be made of one that it did."""
+    frame = failure.user
+    operand = next(iter(failure.operands), None)
+    name = "the tensor" if operand is None else operand.text.partition("[")[0]
+    words = {"name": name, "way": ""}
+    if frame is None or operand is None:
+        return words
+    batched = [
+        key
+        for key, one in frame.own_names.items()
+        if isinstance(one, Tensor) and is_of_transform(one)
+    ]
+    made = assignments_of(frame, name)
+    value = made[0].value if len(made) == 1 else None
+    match value:
+        case ast.Call(func=ast.Attribute(value=ast.Name("torch"), attr=maker)) if batched:
+            known = ("zeros", "ones", "empty", "full")
+            if maker in known:
+                given = ", ".join([written(one, frame.file) for one in value.args])
+                words["way"] = f"{name} = {batched[0]}.new_{maker}({given})"
+    return words
+
+
+def _attribute(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    """The attribute that has no type in TorchScript, and what it is."""
+    kind, owner = found["type"], None
+    for frame in failure.frames:
+        held = frame.frame.f_locals.values() if frame.is_torch else frame.own_names.values()
+        fitting = [one for one in held if type(one).__name__ == found["kind"]]
+        owner = owner or next((one for one in fitting if isinstance(one, nn.Module)), None)
+    value = vars(owner).get(found["name"]) if owner is not None else None
+    is_number = kind.startswith("numpy.") or "int64" in kind or "float" in kind
+    return {
+        "is_number": is_number,
+        "plain": "float" if "float" in kind else "int",
+        "is_empty": kind in ("dict", "list") and value in ({}, []),
+        "annotation": "Dict[str, torch.Tensor]" if kind == "dict" else "List[int]",
+        "is_other": not is_number,
+    }
+
+
 SITUATIONS: dict[str, Situation] = {
+    "attribute of a script": SituationRow(
+        "TorchScript knows no type for the attribute {name!r} of {kind}, which is {type}.",
+        (
+            "is_number",
+            "Make it a number of Python where it is assigned: self.{name} = {plain}({name}).",
+        ),
+        (
+            "is_empty",
+            "An empty {type} tells no type: annotate it in the class, above __init__, such as "
+            "{name}: {annotation}.",
+        ),
+        ("is_other", "Keep only tensors, numbers, strings, lists and dicts of these, and modules."),
+        facts=_attribute,
+    ),
+    "attribute missing in a script": SituationRow(
+        "{kind} has no attribute {name!r}, and a method that TorchScript compiles reads it.",
+        "Assign self.{name} in __init__ of {kind}, behind super().__init__().",
+    ),
+    "object in a script": SituationRow(
+        "TorchScript compiles functions and modules of PyTorch, and {kind} is another class of "
+        "Python's: its objects cannot be used in it.",
+        "Write what its method does as a function, or call that of PyTorch in its place; functions "
+        "that are called are compiled too.",
+        "Use torch.compile in place of torch.jit.script: it takes objects of Python.",
+    ),
+    "compiled too often": SituationRow(
+        "A function with fullgraph=True was compiled anew more often than the limit allows: what "
+        "its guards check differs from call to call.",
+        "Raise the limit, if so many versions are meant: torch._dynamo.config.recompile_limit = "
+        "16.",
+        "See what differs: TORCH_LOGS=recompiles; sizes that vary are taken with dynamic=True.",
+    ),
+    "write into what is not batched": SituationRow(
+        "A function inside of vmap writes samples into {name}, which has no dimension for them: it "
+        "was made inside without regard to vmap.",
+        ("way", "Make it of a tensor that vmap batches: {way}."),
+        "Compute out of place: torch.stack or torch.where in place of the write.",
+        facts=_unbatched,
+    ),
     "branch in a transform": SituationRow(
         "A function inside of vmap asks one sample for its value, to branch on it or as a number: "
         "vmap runs it once, for all samples together.",

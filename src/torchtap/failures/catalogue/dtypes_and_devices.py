@@ -243,7 +243,36 @@ def _converted(name: str, kind: str, kernel: str) -> tuple[str, ...]:
     return (f"Convert it first: {name}.float().",)
 
 
+def _scattered(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    """The tensor that is scattered into, and the values."""
+    tensors = [one for one in failure.tensors if dtype_text(one.value) not in _WHOLE]
+    whole = failure.operands[0] if failure.operands else Operand(UNNAMED)
+    given = [one for one in failure.operands[1:] if one.value is MISSING or one in tensors]
+    name = failure.name_of(whole)
+    values = failure.name_of(given[-1]) if given else "src"
+    value = given[-1].value if given else MISSING
+    return {
+        "name": values,
+        "whole": name,
+        "held": dtype_text(whole.value) if isinstance(whole.value, Tensor) else "another dtype",
+        "given": "" if value is MISSING else f" ({dtype_text(value)})",
+        "dtype_of": f"{grouped(name)}.dtype",
+    }
+
+
 SITUATIONS: dict[str, Situation] = {
+    "dtypes of a scatter": SituationRow(
+        "Values are scattered into {whole}, which holds {held}, and {name}{given} have another "
+        "dtype: scatter converts none.",
+        "Convert what is scattered: {name_it}.to({dtype_of}).",
+        about="tensors",
+        facts=_scattered,
+    ),
+    "dtype without numpy": SituationRow(
+        "numpy has no {given_dtype}, which {name} holds.",
+        "Convert it first: {name_it}.float().numpy().",
+        about="argument",
+    ),
     "devices": _devices,
     "dtypes of a product": _product,
     "dtypes of a convolution": _product,

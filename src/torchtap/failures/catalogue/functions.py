@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from torchtap.core.source_files import shown_file
 from torchtap.failures.failure import Details, Failure
 from torchtap.failures.graph_reading import place_of_node
-from torchtap.failures.parsed_source import source_tree
+from torchtap.failures.parsed_source import function_tree, source_tree
 from torchtap.failures.situation_row import Situation, SituationRow
 
 _Definition = TypeVar("_Definition", ast.ClassDef, ast.FunctionDef)
@@ -66,7 +66,30 @@ def _marked_once(failure: Failure, found: re.Match[str]) -> Details:
     )
 
 
+def _saved(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    """The argument that was to be saved, and is no tensor."""
+    frame, at = failure.user, int(found["at"])
+    node = None if frame is None else frame.expression
+    is_apply = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+    kind = frame.value_of(node.func.value) if frame is not None and is_apply else None  # type: ignore[union-attr]
+    code = getattr(getattr(kind, "forward", None), "__code__", None)
+    tree = None if code is None else function_tree(code, code.co_firstlineno)
+    for one in ast.walk(tree) if tree is not None else ():
+        match one:
+            case ast.Call(func=ast.Attribute(attr="save_for_backward"), args=given) if at < len(
+                given
+            ):
+                name = ast.unparse(given[at])
+                return {"name": name, "attribute": name if name.isidentifier() else "value"}
+    return {"name": f"argument {at}", "attribute": "value"}
+
+
 SITUATIONS: dict[str, Situation] = {
+    "saved no tensor": SituationRow(
+        "ctx.save_for_backward keeps tensors alone, and {name} is of type {given}.",
+        "Keep it as an attribute: ctx.{attribute} = {name}, and read ctx.{attribute} in backward.",
+        facts=_saved,
+    ),
     "function gave another shape": SituationRow(
         "{kind}.backward returned a gradient of shape {given} for argument {at} of its forward, "
         "which has shape {wanted}.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -11,8 +12,7 @@ from torch.optim import Optimizer
 
 from torchtap.core.source_files import shown_file
 from torchtap.core.text import plural
-from torchtap.failures.assignments import looped_over
-from torchtap.failures.failure import UNNAMED, Details, Explanation, Failure
+from torchtap.failures.failure import UNNAMED, Details, Failure
 from torchtap.failures.graph_cuts import modules_at
 from torchtap.failures.graph_reading import (
     OVERWRITTEN,
@@ -26,7 +26,8 @@ from torchtap.failures.graph_reading import (
 )
 from torchtap.failures.module_names import NamedState
 from torchtap.failures.operands import Operand
-from torchtap.failures.parsed_source import grouped, replaced, written as as_source
+from torchtap.failures.out_of_place import out_of_place, statement_at
+from torchtap.failures.parsed_source import replaced, written as as_source
 from torchtap.failures.recording import num_unseen, recorded_writes
 from torchtap.failures.situation_row import Situation, SituationRow, first_of
 from torchtap.failures.traceback_frame import line_of
@@ -47,12 +48,15 @@ def _overwritten(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     since = int(found["then"])
     weight = _weight(failure, needed)
     if weight is not None:
+        steps = _steps(failure, weight.tensor)
         seen = [] if needed.tensor is None else recorded_writes(needed.tensor, since=since)
         return {
             "parameter": weight.name,
+            "step": steps[-1].partition(": ")[2] if steps else "the step of its optimizer",
+            "loss": failure.called(next(iter(failure.differentiated), None), "the loss"),
             "details": (
                 ("needed by", place),
-                *(("step at", text) for text in _steps(failure)[:3]),
+                *(("step at", text) for text in steps[:3]),
                 *(("written by", f"{shown_file(one.file)}:{one.line}") for one in seen[:3]),
             ),
             "where": failure.names.module(weight.module),
@@ -60,12 +64,19 @@ def _overwritten(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     writer = _writer(failure, needed)
     label, written = writer_of(needed.tensor, writer, failure.frames, failure.names, since)
     texts = dict.fromkeys(one.text for one in written)
+    sure = written[0] if len(texts) == 1 else None
+    statement = None if sure is None else statement_at(sure.file, sure.line)
+    new = out_of_place(statement)
     if module is None and len(written) == 1:
         module = _around(failure, needed.node, written[0])
     return {
         "parameter": "",
         "needed": _what(needed, failure),
         "place": place,
+        "new": new,
+        "cloned": _cloned(written),
+        "rows": _rows_written(statement),
+        "is_other": not new and not _rows_written(statement),
         "details": (
             ("needed by", place),
             *((label, text) for text in list(texts)[:6]),
@@ -74,6 +85,21 @@ def _overwritten(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         ),
         "where": failure.names.module(module),
     }
+
+
+def _cloned(written: list[Write]) -> str:
+    """How the tensor that is written into is replaced by a clone."""
+    targets = {as_source(one.target) for one in written if one.target is not None}
+    name = next(iter(targets)) if len(targets) == 1 else "x"
+    return replaced(name, "clone()")
+
+
+def _rows_written(statement: ast.stmt | None) -> str:
+    """The tensor that a loop fills row by row; empty where the statement is of another kind."""
+    match statement:
+        case ast.Assign(targets=[ast.Subscript(value=ast.Name() as whole, slice=ast.Name())]):
+            return whole.id
+    return ""
 
 
 def _unseen(tensor: Tensor | None, since: int, now: int) -> Details:
@@ -157,16 +183,17 @@ def _weight(failure: Failure, needed: SavedValue) -> NamedState | None:
     return None
 
 
-def _steps(failure: Failure) -> list[str]:
-    """Lines of the running functions that call the step of an optimizer."""
-    found = (
-        line_of(node, frame.file)
-        for frame in failure.frames
-        if not frame.is_torch
-        for node in frame.calls_of("step")
-        if isinstance(frame.value_of(node.func.value), Optimizer)  # type: ignore[attr-defined]
-    )
-    return list(dict.fromkeys(found))
+def _steps(failure: Failure, parameter: Tensor) -> list[str]:
+    """Lines of the running functions that call the step of an optimizer of a parameter."""
+    found = []
+    for frame in failure.frames:
+        for node in () if frame.is_torch else frame.calls_of("step"):
+            held = frame.value_of(node.func.value)  # type: ignore[attr-defined]
+            if isinstance(held, Optimizer):
+                trained = (one for group in held.param_groups for one in group["params"])
+                found.append((any(one is parameter for one in trained), line_of(node, frame.file)))
+    own = [text for is_own, text in found if is_own]
+    return list(dict.fromkeys(own or [text for _, text in found]))
 
 
 # ---------------------------------------------------------------------- refused at once
@@ -204,42 +231,6 @@ def _mode(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     return {**_target(failure, found), "mode": "inference_mode" if is_inference else "no_grad"}
 
 
-def _several(failure: Failure, found: re.Match[str]) -> Explanation:
-    operand = _written(failure)
-    name = failure.name_of(operand)
-    whole = _whole_of_view(failure, operand)
-    base = name.partition("[")[0]
-    maker = f"a loop over {whole}" if whole else found["node"].lower()
-    ways = (
-        f"Compute out of place: {name} = {name} + y for {name} += y."
-        if grouped(name) == name
-        else "Compute out of place: x + y for x += y, x.mul(y) for x.mul_(y).",
-        "Take the view by an index (x[0], x[:, :4]), which can be written into.",
-    )
-    if base != name:  # To assign to a part of it is a write too.
-        ways = (f"Write into a clone: {replaced(base, 'clone()')} before the write.", ways[1])
-    if whole:
-        part = f"{whole}[i]{name.removeprefix(base)}"
-        ways = (
-            f"Write through an index: for i in range(len({whole})), and {part} for {name}.",
-            f"Compute a list of new tensors in the loop, and torch.stack it in place of {whole}.",
-        )
-    return Explanation(
-        f"{base} is one of several views that {maker} made of one "
-        "tensor, and such a view cannot be written into in place.",
-        ways,
-        failure.details(),
-    )
-
-
-def _whole_of_view(failure: Failure, operand: Operand) -> str:
-    """The tensor whose items a loop goes through, where the one written into is such an item."""
-    base, frame = operand.text.partition("[")[0], failure.frames[operand.depth]
-    whole = looped_over(frame, base)
-    is_tensor = whole is not None and isinstance(frame.value_of(whole), Tensor)
-    return as_source(whole, frame.file) if whole is not None and is_tensor else ""
-
-
 _view_of_mode = SituationRow(
     "{name} is a view that was taken under torch.{mode}(), and is written into with grad mode on.",
     "Take the view and write into it in the same mode: both outside of it, or both inside.",
@@ -251,18 +242,29 @@ SITUATIONS: dict[str, Situation] = {
         SituationRow(
             "The parameter {parameter} was changed between the forward and this backward, which "
             "needs its value of then.",
-            "Call all backwards before optimizer.step() (or what else writes into parameters), or "
-            "run the forward again after it.",
-            "Detach what the earlier part computed, if its gradient is not wanted: for a GAN, "
-            "discriminator(fake.detach()).",
+            "Compute {loss} again behind {step}, by a new forward: it then goes through the "
+            "parameters as they are.",
+            "Or call all backwards before {step}; gradients of several losses add up where they "
+            "reach the same parameters.",
+            "Detach what the earlier part computed, if its gradient is not wanted there: for a "
+            "discriminator, D(fake.detach()).",
             when="parameter",
         ),
         SituationRow(
             "Backward of {place} needs {needed}, which was overwritten in place after the forward "
             "had saved it.",
-            "Replace the write by an operation out of place: x = x + y for x += y, inplace=False "
-            "for inplace=True, torch.where for x[mask] = y.",
-            "Write into a clone: x = x.clone() before the write.",
+            ("new", "Make a new tensor in place of the write: {new}."),
+            (
+                "rows",
+                "Collect the rows in a list, rows.append(...), and read them from it; then "
+                "{rows} = torch.stack(rows) behind the loop.",
+            ),
+            (
+                "is_other",
+                "Replace the write by an operation out of place: x = x + y for x += y, "
+                "inplace=False for inplace=True, torch.where for x[mask] = y.",
+            ),
+            "Write into a clone: {cloned} before the write.",
             when="needed",
         ),
         SituationRow(
@@ -297,7 +299,6 @@ SITUATIONS: dict[str, Situation] = {
         "Compute out of place: x = x + y for x += y.",
         facts=_target,
     ),
-    "one of several views": _several,
     "view of no_grad": _view_of_mode,
     "view of inference": _view_of_mode,
 }

@@ -77,8 +77,7 @@ def _index(failure: Failure, found: re.Match[str]) -> Explanation:
     where = "a dimension" if dim is None else f"dimension {dim}"
     # Of an index in brackets negative ones count from the end; gather and its like take none.
     low = -size if isinstance(failure.frames[-1].expression, ast.Subscript) else 0
-    high = f".clamp(max={size - 1})" if value >= 0 else f".clamp(min={low})"
-    ways = [f"Give indices from {low} to {size - 1}: {high}, or check where they come from."]
+    ways = [f"Give indices from {low} to {size - 1}; check where they come from."]
     if dim is not None:
         ways.append(f"Check that dimension {dim} is the one that is meant.")
     if not size:
@@ -139,7 +138,8 @@ def _written(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     text = "" if failure.user is None else failure.user.text.partition("#")[0]
     target, _, value = text.partition(" = ")
     name = target.strip().partition("[")[0]
-    is_plain = bool(value) and target.strip().endswith("]") and name.isidentifier()
+    is_name = all(one.isidentifier() for one in name.split("."))
+    is_plain = bool(value) and target.strip().endswith("]") and is_name
     way = f"{target.strip()} = {grouped(value.strip())}.to({name}.dtype)" if is_plain else ""
     return {"is_plain": is_plain, "is_other": not is_plain, "statement": way}
 
@@ -150,7 +150,8 @@ def _one_hot(failure: Failure, found: re.Match[str]) -> Explanation:
     high = int(span.rpartition(" ")[2]) + 1 if span else "N"
     way = f"Give num_classes={high} or more."
     if "negative" in found["what"]:
-        way = f"Replace the negative ones first: {grouped(name)}.clamp(min=0)."
+        it = grouped(name)
+        way = f"Leave out those that stand for no class: {it}[{it} >= 0], or give them one."
     return Explanation(
         f"one_hot was given class numbers {span} in {name}, and fewer classes.".replace("  ", " "),
         (way, "Count the classes from 0."),

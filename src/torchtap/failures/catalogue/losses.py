@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import ast
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
+from torchtap.failures.assignments import assignments_of
 from torchtap.failures.failure import Explanation, Failure
-from torchtap.failures.operands import Operand, bounds_of
-from torchtap.failures.parsed_source import grouped
+from torchtap.failures.operands import Operand, bounds_of, dtype_text, dtype_word, shape_text
+from torchtap.failures.parsed_source import grouped, written
 from torchtap.failures.situation_row import Situation, SituationRow
 
 
@@ -44,15 +47,48 @@ def _range(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     if isinstance(scores, Tensor) and scores.dim():
         num = int(scores.shape[1 if scores.dim() > 1 else 0])
     span = bounds_of(target.value)
-    is_from_one = num is not None and value == num and span is not None and span[0] >= 1
+    low, high = (None, None) if span is None else (int(span[0]), int(span[1]))
     return {
         **_named(failure, found),
         "num": num,
         "known": "" if num is None else f" from 0 to {num - 1}",
-        "more": (value if span is None else max(value, int(span[1]))) + 1,
-        "is_from_one": is_from_one,
-        "is_class": value >= 0,
+        "goes": "" if low is None or low == high else f"; it goes from {low} to {high}",
+        "more": max(value, high or 0) + 1,
+        **_meaning(target.value, num, value, low, high),
+        "layer": _last_layer(failure, given, max(value, high or 0) + 1),
     }
+
+
+def _meaning(
+    target: object, num: int | None, value: int, low: int | None, high: int | None
+) -> dict[str, Any]:
+    """Tell a class that is counted otherwise from a mark, as far as all of them tell."""
+    shift = 0
+    if num is not None and low is not None and high is not None:
+        is_one_up, is_one_down = (low, high) == (1, num), low == -1 and high == num - 2
+        shift = 1 if is_one_up or (low >= 1 and high == num) else -1 if is_one_down else 0
+    is_mark = False
+    if not shift and num is not None and isinstance(target, Tensor) and low is not None:
+        out = set(target[(target < 0) | (target >= num)].flatten()[:4096].tolist())
+        # A class that was forgotten stands next to the others; a mark for no class does not.
+        is_mark = len(out) == 1 and (value < 0 or value > num)
+    return {
+        "is_from_one": shift == 1,
+        "is_from_less": shift == -1,
+        "is_mark": is_mark,
+        "is_class": value >= 0 and not is_mark,
+        "is_mark_too": value >= 0 and is_mark,
+        "may_be_mark": not is_mark,
+    }
+
+
+def _last_layer(failure: Failure, given: Operand, num: int) -> str:
+    """The layer that made the scores, with more classes; empty if it is not a linear one."""
+    module = failure.origin(given).module
+    if not isinstance(module, nn.Linear):
+        return ""
+    variable = failure.names.variable(module)
+    return f": {variable} = nn.Linear({module.in_features}, {num})"
 
 
 def _batch(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
@@ -61,7 +97,69 @@ def _batch(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     return {
         **_named(failure, found),
         "is_over_time": isinstance(given.value, Tensor) and given.value.dim() == 3,
+        "is_unflattened": _is_unflattened(failure, rows),
+        "wanted_shape": shape_text(failure.operand("target").value) or f"{wanted} rows",
         "is_reshaped": bool(wanted) and rows % wanted == 0,
+    }
+
+
+def _is_unflattened(failure: Failure, rows: int) -> bool:
+    """Return whether the scores are one row an element, and the target is not flattened."""
+    target = failure.operand("target").value
+    return isinstance(target, Tensor) and target.dim() > 1 and target.numel() == rows
+
+
+def _turned(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    """The dimension of the scores with the classes, if one alone makes them fit the target."""
+    given, target, source, name = _pair(failure)
+    words: dict[str, Any] = {
+        "source": source,
+        "name": name,
+        "dim": "",
+        "cut": "",
+        "first": "",
+        "rows": "",
+    }
+    words["is_flat"] = False
+    if not isinstance(given.value, Tensor) or not isinstance(target.value, Tensor):
+        return words
+    shape, wanted = list(given.value.shape), list(target.value.shape)
+    words |= {"shape": shape_text(given.value), "target": shape_text(target.value)}
+    words["is_flat"] = len(shape) > 1 and math.prod(shape[:-1]) == math.prod(wanted)
+    fitting = [at for at in range(len(shape)) if shape[:at] + shape[at + 1 :] == wanted]
+    if len(wanted) == len(shape) - 1 and len(fitting) == 1:
+        words["dim"] = str(fitting[0] if fitting[0] < len(shape) - 1 else -1)
+    elif len(shape) == 3 and len(wanted) == 2 and shape[0] == wanted[0]:
+        words["cut"] = f"{grouped(name)}[:, :{shape[1]}]" if wanted[1] > shape[1] else ""
+    elif len(shape) == 3 and wanted == shape[:1]:
+        words["rows"] = str(shape[1])
+    elif len(shape) == 1 and len(wanted) == 1:
+        words["first"] = _whole_of_row(failure, source)
+    return words
+
+
+def _whole_of_row(failure: Failure, source: str) -> str:
+    """The expression whose first row stands for the whole; empty if the source does not tell."""
+    frame = failure.user
+    for one in [] if frame is None or not source.isidentifier() else assignments_of(frame, source):
+        match one.value:
+            case ast.Subscript(value=whole, slice=ast.Constant(value=0)):
+                return written(whole, "" if frame is None else frame.file)
+    return ""
+
+
+def _weight(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    """The operand that has the dtype which was found, and that which the others have."""
+    wanted, given = dtype_word(found["wanted"]), dtype_word(found["given"])
+    names = ("weight", "pos_weight", "target", "input")
+    known = [one for one in map(failure.operand, names) if isinstance(one.value, Tensor)]
+    every = [one for one in [*known, *failure.tensors] if dtype_text(one.value) == given]
+    name = failure.name_of(every[0]) if every else "one of the operands"
+    return {
+        "name": name,
+        "wanted_word": wanted,
+        "given_word": given,
+        "details": failure.details(*every[:1]) if every else failure.details(),
     }
 
 
@@ -69,11 +167,15 @@ def _binary_size(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     a, b = (one.value for one in _pair(failure)[:2])
     is_known = isinstance(a, Tensor) and isinstance(b, Tensor)
     has_as_many = is_known and a.numel() == b.numel()
+    is_column = has_as_many and a.dim() == 2 and a.shape[1] == 1 and b.dim() == 1
+    is_row = has_as_many and b.dim() == 2 and b.shape[1] == 1 and a.dim() == 1
     return {
         **_named(failure, found),
         "has_as_many": has_as_many,
         "has_others": not has_as_many,
-        "is_column": has_as_many and a.dim() == 2 and a.shape[1] == 1 and b.dim() == 1,
+        "is_column": is_column,
+        "is_row": is_row,
+        "is_turned": has_as_many and not is_column and not is_row,
     }
 
 
@@ -87,7 +189,18 @@ def _probabilities(failure: Failure, found: re.Match[str]) -> Explanation:
         f"{which} as it is."
     )
     if found["which"] == "target":
-        way = f"Give 0 and 1, or shares between: {it}.clamp(0, 1), {it} / 255."
+        way = "Give 0 and 1, or shares between, for what the program counts as no and yes."
+        if span is not None and span == (0.0, 255.0):
+            way = f"Bring 0 to 255 to 0 to 1: {it} / 255."
+        elif span is not None and span == (1.0, 2.0):
+            way = f"Count from 0: {it} - 1."
+        elif span is not None and span == (-1.0, 1.0):
+            way = f"Make 0 and 1 of -1 and 1: ({it} + 1) / 2."
+        return Explanation(
+            f"The loss takes probabilities, and {which} has values outside of 0 to 1{bounds}.",
+            (way,),
+            failure.details(wrong),
+        )
     return Explanation(
         f"The loss takes probabilities, and {which} has values outside of 0 to 1{bounds}.",
         (way, f"Make probabilities of them: {it}.sigmoid()."),
@@ -163,15 +276,19 @@ SITUATIONS: dict[str, Situation] = {
         facts=_column,
     ),
     "class range": SituationRow(
-        "{name} has the class {value}, and {source} has {num} classes{known}.",
+        "{name} has the class {value}, and {source} has {num} classes{known}{goes}.",
         ("is_from_one", "Count the classes from 0: {name_it} - 1."),
-        ("is_class", "Make the last layer give {more} classes or more, if {value} is a class."),
-        "Leave such rows out: ignore_index={value}, if it stands for no class.",
+        ("is_from_less", "Count the classes from 0: {name_it} + 1."),
+        ("is_mark", "If {value} stands for no class, leave it out: ignore_index={value}."),
+        ("is_class", "Make the last layer give {more} classes, if {value} is one{layer}."),
+        ("is_mark_too", "If {value} is a class, make the last layer give {more}{layer}."),
+        ("may_be_mark", "Leave such rows out: ignore_index={value}, if it stands for no class."),
         about="target, input",
         facts=_range,
     ),
     "batch of a loss": SituationRow(
-        "{source} has {given} rows and {name} has {wanted}.",
+        "{source} has {given} rows and {name} has {wanted}: {wanted_shape}.",
+        ("is_unflattened", "Flatten the target as well: {name_it}.flatten()."),
         (
             "is_over_time",
             "Flatten both over time: {source_it}.flatten(0, 1) against {name_it}.flatten().",
@@ -193,12 +310,32 @@ SITUATIONS: dict[str, Situation] = {
         facts=_named,
     ),
     "target of another size": SituationRow(
-        "The loss takes the classes of {source} in dimension 1, so a target of {wanted}, and "
-        "{name} is {given}.",
-        "Move the classes behind the batch: {source_it}.movedim(-1, 1).",
-        "Flatten both: {source_it}.flatten(0, -2) against {name_it}.flatten().",
+        "The loss takes the classes of {source} ({shape}) in dimension 1, and the other dimensions "
+        "have to be those of {name} ({target}).",
+        ("dim", "Move the classes behind the batch: {source_it}.movedim({dim}, 1)."),
+        (
+            "cut",
+            "Move the classes behind the batch, {source_it}.movedim(-1, 1), and cut the target to "
+            "what was predicted: {cut}.",
+        ),
+        ("first", "Take all rows, and not the first alone: {source} = {first}."),
+        (
+            "rows",
+            "The loss takes one row of scores for each class: take one of the {rows}, such as "
+            "{source_it}[:, 0], or their mean, {source_it}.mean(1).",
+        ),
+        (
+            "is_flat",
+            "Flatten both, if they have one order: {source_it}.flatten(0, -2) against "
+            "{name_it}.flatten().",
+        ),
         about="input, target",
-        facts=_named,
+        facts=_turned,
+    ),
+    "dtypes of an operation": SituationRow(
+        "{name} holds {given_word}, where the others hold {wanted_word}.",
+        "Convert it: {name_it}.to(torch.{wanted_word}).",
+        facts=_weight,
     ),
     "binary dtype": SituationRow(
         "The loss takes a target of {wanted_dtype}, and {name} holds {given_dtype}.",
@@ -208,8 +345,14 @@ SITUATIONS: dict[str, Situation] = {
     ),
     "binary size": SituationRow(
         "The loss takes one target per element, and {name} is {target} for {source} of {input}.",
-        ("has_as_many", "Bring them to one shape: {name_it}.view_as({source})."),
-        ("is_column", "Take the column out: {source_it}.squeeze(1)."),
+        ("is_column", "Give {name} the column: {name_it}.unsqueeze(1)."),
+        ("is_column", "Or take it out of the scores: {source_it}.squeeze(1)."),
+        ("is_row", "Take the column out: {name_it}.squeeze(1)."),
+        (
+            "is_turned",
+            "Bring them to one shape, if the elements stand in one order: "
+            "{name_it}.reshape({source_it}.shape).",
+        ),
         ("has_others", "Give a target of the shape of the input: one number for each output."),
         about="input, target",
         facts=_binary_size,

@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from torchtap.failures.assignments import assignments_of
 from torchtap.failures.failure import UNNAMED, Explanation, Failure
 from torchtap.failures.operands import Operand, shape_text
 from torchtap.failures.parsed_source import written
@@ -36,6 +37,9 @@ def _attribute(failure: Failure, found: re.Match[str]) -> Explanation:
         known += list(owner._buffers)
         where = failure.names.module(owner)
         ways = [f"Assign self.{name} in __init__, before it is read."]
+    made = _made_in_place_of_called(failure, owner, name)
+    if made:
+        return made
     close = difflib.get_close_matches(name, [one for one in known if one[:1] != "_"], n=2)
     if close:
         ways.insert(0, f"Did you mean {' or '.join(map(repr, close))}?")
@@ -47,6 +51,24 @@ def _attribute(failure: Failure, found: re.Match[str]) -> Explanation:
         (),
         where,
     )
+
+
+def _made_in_place_of_called(failure: Failure, owner: Any, name: str) -> Explanation | None:
+    """The explanation, where a module stands for the tensor that its call would return."""
+    frame = failure.user
+    if not isinstance(owner, nn.Module) or frame is None or not hasattr(Tensor, name):
+        return None
+    variable = failure.called(owner)
+    for one in assignments_of(frame, variable) if variable else ():
+        if isinstance(one.value, ast.Call) and one.value.args:
+            kind = written(one.value.func, frame.file)
+            given = ", ".join(written(part, frame.file) for part in one.value.args)
+            return Explanation(
+                f"{variable} is the module {type(owner).__name__}, which line {one.line} made, and "
+                "not a tensor: it was given tensors where it is made.",
+                (f"Make it first, then call it: {kind}()({given}).",),
+            )
+    return None
 
 
 def _state_dict(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
@@ -132,16 +154,6 @@ def _made_a_tensor(failure: Failure) -> str:
 
 _FIT = "The state does not fit {kind}: "
 _NESTED = ("nested", "Load what stands inside: state[{nested!r}].")
-
-
-def _weights_only(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    named = re.search(r"Unsupported (?:global: GLOBAL|class) ([\w.]+)", failure.text)
-    kind = named[1] if named else ""
-    return {
-        "holds": f"names {kind}" if kind else "holds other objects",
-        "kind": kind.rpartition(".")[2],
-        "is_plain": bool(kind),
-    }
 
 
 SITUATIONS: dict[str, Situation] = {
@@ -235,18 +247,6 @@ SITUATIONS: dict[str, Situation] = {
         ("is_one", "Take all: {name_it}.tolist()."),
         about="argument",
         facts=_number,
-    ),
-    "weights only": SituationRow(
-        "torch.load takes tensors and plain values alone (weights_only=True), and the file "
-        "{holds}.",
-        "If the file is your own or you trust it: torch.load(..., weights_only=False). It then "
-        "runs whatever code the file holds.",
-        (
-            "is_plain",
-            "Or allow that class alone: with torch.serialization.safe_globals([{kind}]).",
-        ),
-        "Save model.state_dict() in place of the model; that loads without either.",
-        facts=_weights_only,
     ),
     "item of meta": SituationRow(
         "{name} is on the meta device: it has a shape and no values.",

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from torchtap.failures.failure import Failure
+from torchtap.failures.parsed_source import grouped
 from torchtap.failures.situation_row import Situation, SituationRow
 
 _BY_DIMS = {2: "BatchNorm1d", 3: "BatchNorm1d", 4: "BatchNorm2d", 5: "BatchNorm3d"}
@@ -48,7 +49,28 @@ def _dimensions(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
 
 
 def _state(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    return {"is_time_first": getattr(failure.module, "batch_first", None) is False}
+    """In which dimension the state differs, and whether the input has its batch elsewhere."""
+    wanted, given = (
+        [int(one) for one in re.findall(r"\d+", found[key])] for key in ("wanted", "given")
+    )
+    operand = failure.operand("input")
+    value, name = operand.value, failure.name_of(operand)
+    is_first = getattr(failure.module, "batch_first", None) is True
+    is_known = len(wanted) == len(given) == 3 and isinstance(value, Tensor) and value.dim() == 3
+    differs = [at for at in range(3) if wanted[at] != given[at]] if is_known else []
+    other = value.shape[1 if is_first else 0] if is_known else None
+    is_turned = differs == [1] and other == given[1]
+    size = f"{name}.size({0 if is_first else 1})" if name.isidentifier() else wanted[1]
+    return {
+        "batch": wanted[1] if is_known else "its own",
+        "is_turned": is_turned and not is_first,
+        "is_turned_too": is_turned and is_first,
+        "may_be_first": not is_first and not is_turned and differs == [1],
+        "input": grouped(name),
+        "is_batch": differs == [1] and not (is_turned and not is_first),
+        "made": f"{wanted[0]}, {size}, {wanted[2]}" if is_known else "",
+        "is_other": differs != [1],
+    }
 
 
 SITUATIONS: dict[str, Situation] = {
@@ -102,10 +124,26 @@ SITUATIONS: dict[str, Situation] = {
         facts=_kind,
     ),
     "state of a recurrence": SituationRow(
-        "{module} takes a hidden state of shape ({wanted}) for this input, and got ({given}).",
-        "Make the state [layers * directions, batch, hidden]: torch.zeros({wanted}).",
-        "Leave the state out: it is zeros then.",
-        ("is_time_first", "If the batch stands first in the input, set batch_first=True."),
+        "{module} takes a hidden state of shape ({wanted}), [layers * directions, batch, hidden], "
+        "for this input, a batch of {batch}, and got ({given}).",
+        (
+            "is_turned",
+            "The batch of the state stands in the other dimension of the input: turn the input, "
+            "{input}.transpose(0, 1), or make the module with batch_first=True.",
+        ),
+        (
+            "is_batch",
+            "Make the state for the batch that comes, of which the last may be smaller: "
+            "torch.zeros({made}).",
+        ),
+        (
+            "is_turned_too",
+            "Or turn the input, {input}.transpose(0, 1), if its batch stands in dimension 1.",
+        ),
+        ("may_be_first", "If the batch stands first in the input, set batch_first=True."),
+        ("is_batch", "Or leave such a batch out: drop_last=True of the DataLoader."),
+        ("is_other", "Make the state of that shape: torch.zeros({wanted})."),
+        "If it is to be zeros, leave the state out.",
         about="input",
         facts=_state,
     ),

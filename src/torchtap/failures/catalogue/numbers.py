@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from torchtap.failures.failure import Failure
 from torchtap.failures.operands import Operand, bounds_of
+from torchtap.failures.parsed_source import written
 from torchtap.failures.situation_row import Situation, SituationRow
 
 _FIRST_NAN = (
@@ -46,8 +48,16 @@ def _parameter(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         **words,
         "must": must,
         "is_unbounded": is_positive and not words["is_bad"],
-        "is_logits": must == "Simplex()" and not words["is_bad"],
+        "is_logits": must == "Simplex()" and words["is_negative"],
+        "scores": _scores(failure),
     }
+
+
+def _scores(failure: Failure) -> str:
+    """The first argument, as the program gave it to the distribution."""
+    node = None if failure.user is None else failure.user.expression
+    given = node.args[0] if isinstance(node, ast.Call) and node.args else None
+    return "..." if given is None or failure.user is None else written(given, failure.user.file)
 
 
 def _weights(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
@@ -87,7 +97,10 @@ SITUATIONS: dict[str, Situation] = {
             "is_unbounded",
             "Make it positive where it is computed: F.softplus(raw) + 1e-6, or raw.exp().",
         ),
-        ("is_logits", "Give scores that are no probabilities as logits=..."),
+        (
+            "is_logits",
+            "Negative numbers are no probabilities: if they are logits, {kind}(logits={scores}).",
+        ),
         facts=_parameter,
     ),
     "weights of a draw": SituationRow(

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Mapping
 from typing import Any
+
+import torch
+from torch.optim import Optimizer
 
 from torchtap.failures.failure import Failure
 from torchtap.failures.situation_row import Situation, SituationRow
@@ -34,7 +38,42 @@ def _last_epoch(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     return {"epoch": value if isinstance(value, int) else "..."}
 
 
+def _halves(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    """The names of the parameters of float16 that the optimizer trains."""
+    optimizer = failure.operand("optimizer").value
+    groups = getattr(optimizer, "param_groups", ())
+    half = [p for group in groups for p in group["params"] if p.dtype is torch.float16]
+    named = [failure.names.state(one) for one in half]
+    return {"which": ", ".join(one.name for one in named[:4] if one is not None) or "some"}
+
+
+def _optimizer(failure: Failure) -> str:
+    """The optimizer whose step was called, as the program calls it."""
+    node = None if failure.user is None else failure.user.expression
+    called = node.func if isinstance(node, ast.Call) else None
+    return ast.unparse(called.value) if isinstance(called, ast.Attribute) else "optimizer"
+
+
+def _lacking(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    owners = (one.owner for one in failure.frames)
+    owner = next((one for one in owners if isinstance(one, Optimizer)), None)
+    return {"kind": "optimizer" if owner is None else type(owner).__name__}
+
+
 SITUATIONS: dict[str, Situation] = {
+    "state of another class": SituationRow(
+        "The groups of this {kind} have no {key!r}: load_state_dict put in those of an optimizer "
+        "of another class.",
+        "Load the state of an optimizer of the same class, or none: this one then begins anew.",
+        facts=_lacking,
+    ),
+    "step without a closure": SituationRow(
+        "{kind} evaluates the loss several times in one step, and step() was given no closure to "
+        "do it.",
+        "Put zero_grad, forward and backward into a function that returns the loss: "
+        "def closure(): ..., and {optimizer}.step(closure).",
+        facts=lambda failure, found: {"optimizer": _optimizer(failure)},
+    ),
     "groups of an optimizer": SituationRow(
         "The saved state is of an optimizer with {saved} parameters in its groups, and this one "
         "has {held}.",
@@ -58,6 +97,14 @@ SITUATIONS: dict[str, Situation] = {
         "If nothing was saved, give each group the rate that the training began with: "
         "group['initial_lr'] = group['lr'].",
         facts=_last_epoch,
+    ),
+    "gradients of float16": SituationRow(
+        "A GradScaler divides gradients of float32, and those of {which} are float16, as the "
+        "parameters are.",
+        "Keep the parameters in float32, without .half() and .to(torch.float16), and run the "
+        "forward under torch.autocast, which converts what each operation needs.",
+        "Or train in bfloat16, without a scaler.",
+        facts=_halves,
     ),
     "unscaled twice": SituationRow(
         "The gradients of this optimizer were unscaled already since scaler.update(): once more "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -10,11 +11,14 @@ from torch import Tensor, nn
 
 from torchtap.failures.failure import Explanation, Failure
 from torchtap.failures.operands import Operand
-from torchtap.failures.parsed_source import grouped
+from torchtap.failures.parsed_source import grouped, written
 from torchtap.failures.situation_row import Situation, SituationRow
 
 _LAST = {3: "NLC", 4: "NHWC", 5: "NDHWC"}
 """How a batch with its channels last is called, of as many dimensions."""
+
+
+_CONVOLUTIONS = nn.Conv1d | nn.Conv2d | nn.Conv3d
 
 
 def _maker(failure: Failure, operand: Operand) -> str:
@@ -124,7 +128,27 @@ def _batch_of_one(failure: Failure, operand: Operand, shape: list[int]) -> str:
     where = "x.unsqueeze(0).flatten(1) before the module"
     if isinstance(maker, nn.Flatten):
         where = f"x.unsqueeze(0) before {failure.names.module(maker)}"
+    given = _without_batch(failure)
+    if given is not None:
+        name, text = given
+        return f"Give the model a batch of one: {name}.unsqueeze(0), of {name}, {text}."
     return f"Add the batch, if {shape} is one sample and no batch of {shape[0]}: {where}."
+
+
+def _without_batch(failure: Failure) -> tuple[str, str] | None:
+    """The input of the program's call that its first convolution takes as one sample, if so."""
+    frame = failure.user
+    node = None if frame is None else frame.expression
+    if frame is None or not isinstance(node, ast.Call) or len(node.args) != 1:
+        return None
+    value = frame.value_of(node.args[0])
+    model = frame.value_of(node.func)
+    layers = model.modules() if isinstance(model, nn.Module) else ()
+    first = next((one for one in layers if isinstance(one, _CONVOLUTIONS)), None)
+    is_one = isinstance(value, Tensor) and first is not None
+    if not is_one or first is None or value.dim() != first.weight.dim() - 1:
+        return None
+    return grouped(written(node.args[0], frame.file)), f"a picture {list(value.shape)}"
 
 
 def _has_channels_first(maker: nn.Module | None) -> bool:
@@ -143,16 +167,18 @@ def _channels(failure: Failure, found: re.Match[str]) -> Explanation:
     weight = [int(one) for one in re.findall(r"\d+", found["weight"])]
     value = operand.value
     is_single = isinstance(value, Tensor) and value.dim() == len(shape) - 1
+    name_in = grouped(failure.name_of(operand))
     is_last = len(shape) == len(weight) and shape[-1] == int(wanted)
     if is_last and not _has_channels_first(failure.origin(operand).module):
         order = _LAST.get(len(shape), "N...C")
         ways.append(
-            f"Put the channels first: x.movedim(-1, 0), of an input in {order[1:]}."
+            f"Put the channels first: {name_in}.movedim(-1, 0), of an input in {order[1:]}."
             if is_single
-            else f"Put the channels behind the batch: x.movedim(-1, 1), of a batch in {order}."
+            else f"Put the channels behind the batch: {name_in}.movedim(-1, 1), of a batch in "
+            f"{order}."
         )
-    if len(shape) == len(weight) and shape[0] == int(wanted) and not is_single:
-        ways.append("Give it a batch: x.unsqueeze(0), and not x.unsqueeze(1).")
+    if isinstance(value, Tensor) and not ways:
+        ways += _given_channels(failure, operand, name_in, int(wanted))
     kind = type(module).__name__
     if hasattr(module, "in_channels"):
         ways.append(f"Make it take {given} channels: {short} = nn.{kind}({given}, ...).")
@@ -169,6 +195,34 @@ def _channels(failure: Failure, found: re.Match[str]) -> Explanation:
         tuple(ways),
         failure.details(operand),
     )
+
+
+def _given_channels(failure: Failure, operand: Operand, name: str, wanted: int) -> list[str]:
+    """Return the ways to give an input of the program the channels that the model was made for."""
+    value = operand.value
+    if _maker(failure, operand) or not isinstance(value, Tensor):
+        return []
+    dims = getattr(failure.module, "weight", value).dim()
+    shape = list(value.shape)
+    if value.dim() == dims - 1 and wanted == 1:
+        return [f"Give each its channel: {name}.unsqueeze(1), of a batch of {shape[0]}."]
+    if value.dim() != dims:
+        return []
+    rest = ", ".join(["-1"] * (dims - 2))
+    if shape[1] == 1 and wanted == 3:
+        grey = f"{name}.expand(-1, 3, {rest})"
+        if shape[0] == wanted:
+            return [
+                f"If it is a batch of {shape[0]} grey pictures, give each three channels: {grey}.",
+                f"If it is one picture of {wanted} channels: {name}.transpose(0, 1), or "
+                "unsqueeze(0) where unsqueeze(1) stands.",
+            ]
+        return [f"Give grey pictures three channels: {grey}."]
+    if shape[1] == 4 and wanted == 3:
+        return [f"Leave the alpha channel out: {name}[:, :3], or .convert('RGB') of the picture."]
+    if shape[0] == wanted:
+        return ["Give it a batch: x.unsqueeze(0), and not x.unsqueeze(1)."]
+    return []
 
 
 def _dimensions(failure: Failure, found: re.Match[str]) -> Explanation:

@@ -10,15 +10,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
+from torch.optim import Optimizer
 
 from torchtap.failures.failure import Explanation, Failure
 from torchtap.failures.operands import Operand, shape_text
+from torchtap.failures.out_of_place import out_of_place, statement_of
 from torchtap.failures.parsed_source import grouped
-from torchtap.failures.situation_row import Situation, SituationRow, first_of
+from torchtap.failures.situation_row import Situation, SituationRow
+from torchtap.failures.traceback_frame import MISSING
 
 
 def _broadcast(failure: Failure, found: re.Match[str]) -> Explanation:
     chosen = _disagreeing(failure, found)
+    state = _state_of_optimizer(failure)
+    if state is not None:
+        return state
     sizes = (
         f"{found['a']} and {found['b']} elements in dimension {found['dim']} of the result, and "
         f"only a size of 1 is repeated"
@@ -34,6 +40,7 @@ def _broadcast(failure: Failure, found: re.Match[str]) -> Explanation:
     ways = [
         f"Make what produces {a} or {b} give both one size there, or size 1, which is repeated."
     ]
+    ways = [*_cut_masks(found, a, b), *ways]
     if all(isinstance(one.value, Tensor) for one in chosen):
         ways = [*_fitting(a, b, chosen[0].value, chosen[1].value), *ways]
     return Explanation(
@@ -41,6 +48,34 @@ def _broadcast(failure: Failure, found: re.Match[str]) -> Explanation:
         tuple(ways),
         failure.details(),
     )
+
+
+def _state_of_optimizer(failure: Failure) -> Explanation | None:
+    """The explanation, where an optimizer's state has another shape than its parameter."""
+    owner = next((one.owner for one in failure.frames if isinstance(one.owner, Optimizer)), None)
+    if owner is None or not failure.frames[-1].is_torch:
+        return None
+    for parameter, held in owner.state.items():
+        wrong = [
+            (key, one)
+            for key, one in held.items()
+            if isinstance(one, Tensor) and one.dim() and one.shape != parameter.shape
+        ]
+        if wrong:
+            state = failure.names.state(parameter)
+            name = "a parameter" if state is None else state.name
+            return Explanation(
+                f"The state that the {type(owner).__name__} holds of {name} ({wrong[0][0]}, "
+                f"{shape_text(wrong[0][1])}) does not have the shape of the parameter, "
+                f"{list(parameter.shape)}: the state was saved of parameters in another order, or "
+                "of another model.",
+                (
+                    "Make the optimizer of the same parameters, in the same order, as the one that "
+                    "was saved: an optimizer knows them by their number alone.",
+                    "Begin with an empty state: do not load that of the optimizer.",
+                ),
+            )
+    return None
 
 
 def _disagreeing(failure: Failure, found: re.Match[str]) -> list[Operand]:
@@ -60,6 +95,18 @@ def _disagreeing(failure: Failure, found: re.Match[str]) -> list[Operand]:
     is_pair = isinstance(node, ast.BinOp | ast.AugAssign) and len(failure.operands) == 2
     is_known = len(failure.tensors) == 2 and not fitting
     return list(failure.operands) if is_pair and not is_known else []
+
+
+def _cut_masks(found: re.Match[str], a: str, b: str) -> Iterator[str]:
+    """Yield the way to cut a mask that covers more than there is."""
+    sizes = {a: int(found["a"]), b: int(found["b"])}
+    for name, other in ((a, b), (b, a)):
+        if "mask" in name and "mask" not in other and sizes[name] > sizes[other] > 1:
+            part = f"{':, ' * int(found['dim'])}:{sizes[other]}"
+            yield (
+                f"If {other} was cut to the first {sizes[other]}, cut the mask as well: "
+                f"{grouped(name)}[{part}]."
+            )
 
 
 def _fitting(a: str, b: str, one: Tensor, other: Tensor) -> Iterator[str]:
@@ -136,11 +183,6 @@ def _dim_given(failure: Failure) -> int | None:
     return value if type(value) is int else None
 
 
-def _stack(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    files = (one.file for one in failure.frames)
-    return {"is_collated": "collate" in failure.text or any("collat" in one for one in files)}
-
-
 def _reshape(failure: Failure, found: re.Match[str]) -> Explanation:
     operand = failure.argument()
     name, value = failure.name_of(operand), operand.value
@@ -175,6 +217,32 @@ def _can_be_computed(sizes: Sequence[int], numel: int) -> bool:
     """Return whether -1 in the place of one of the sizes would give a shape that fits."""
     others = [math.prod(sizes[:at]) * math.prod(sizes[at + 1 :]) for at in range(len(sizes))]
     return any(one and numel % one == 0 for one in others)
+
+
+def _in_place(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    new = "" if failure.user is None else out_of_place(statement_of(failure.user))
+    return {"new": new, "is_other": not new}
+
+
+def _expand(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    """Say whether what is expanded is a part of a buffer or parameter, such as of positions."""
+    operand = failure.argument()
+    value = operand.value
+    if value is MISSING and failure.operands:  # A slice has no value of its own to be read.
+        frame = failure.frames[operand.depth]
+        node = frame.expression
+        whole = (
+            node.func.value
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+            else None
+        )
+        value = frame.value_of(whole.value) if isinstance(whole, ast.Subscript) else MISSING
+    state = failure.names.state(value)
+    given, dim = int(found["given"]), int(found["dim"])
+    is_all = isinstance(value, Tensor) and state is not None and given in state.tensor.shape
+    is_table = is_all and 1 < given < int(found["wanted"]) and dim > 0
+    name = state.name if state is not None and is_table else ""
+    return {"table": name, "is_free": not name}
 
 
 def _strides(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
@@ -219,6 +287,20 @@ SITUATIONS: dict[str, Situation] = {
         facts=_repeat,
     ),
     "broadcast": _broadcast,
+    "dimensions of a permutation": SituationRow(
+        "{name} has {given} dimensions, and {wanted} were given an order.",
+        ("is_less", "Give {name} the dimension that it lacks before: {name_it}.unsqueeze(-1)."),
+        "Name every dimension of it once, {given} of them.",
+        about="argument",
+        facts=lambda failure, found: {"is_less": int(found["given"]) + 1 == int(found["wanted"])},
+    ),
+    "broadcast in place": SituationRow(
+        "{name} is written into in place and has the shape {given}; the result has {wanted}.",
+        ("new", "Make a new tensor of that shape: {new}."),
+        ("is_other", "Make a new tensor of that shape: x = x + y for x += y."),
+        about="tensors",
+        facts=_in_place,
+    ),
     "concatenation": SituationRow(
         "{other} has {given} where {first} has {wanted}, in a dimension other than {dim}, along "
         "which they are concatenated.",
@@ -234,23 +316,6 @@ SITUATIONS: dict[str, Situation] = {
         about="tensors",
         facts=_concatenation_dims,
     ),
-    "stack": first_of(
-        SituationRow(
-            "The samples of a batch have different shapes: {wanted} at 0 and {given} at {at}, and "
-            "the DataLoader stacks them.",
-            "Give collate_fn to the DataLoader (data_collator to a Trainer) that pads: "
-            "torch.nn.utils.rnn.pad_sequence(samples, batch_first=True).",
-            "Bring all samples to one shape in the data set: crop, resize or pad.",
-            when="is_collated",
-        ),
-        SituationRow(
-            "torch.stack takes tensors of one shape, and got {wanted} at 0 and {given} at {at}.",
-            "Concatenate them along an existing dimension: torch.cat.",
-            "Pad them first: torch.nn.utils.rnn.pad_sequence.",
-            about="tensors",
-        ),
-        facts=_stack,
-    ),
     "reshape": _reshape,
     "view of strides": SituationRow(
         "{name} does not lie in memory in the order of its dimensions{stride}, after a transpose, "
@@ -263,9 +328,15 @@ SITUATIONS: dict[str, Situation] = {
     "expand": SituationRow(
         "{name} has {given} in dimension {dim}, which was to be {wanted}: expand repeats a size of "
         "1 alone.",
-        "Give a size that is there, or -1 to keep it: {name_it}.expand(-1, ...).",
-        "Copy it several times: {name_it}.repeat(...), or repeat_interleave.",
+        (
+            "table",
+            "Give an input of at most {given} there, cut before: {given} are all that {table} has.",
+        ),
+        ("table", "Make {table} as long as the longest input."),
+        ("is_free", "Give a size that is there, or -1 to keep it: {name_it}.expand(-1, ...)."),
+        ("is_free", "Copy it several times: {name_it}.repeat(...), or repeat_interleave."),
         about="argument",
+        facts=_expand,
     ),
     "no such dimension": SituationRow(
         "Dimension {dim} was asked of {name}, which has {num} dimensions, counted from 0.",

@@ -9,6 +9,7 @@ from typing import Any
 from torch.nn.parallel import DistributedDataParallel
 
 from torchtap.failures.failure import Failure
+from torchtap.failures.graph_cuts import cuts_in
 from torchtap.failures.situation_row import Situation, SituationRow
 
 
@@ -29,7 +30,30 @@ def _unused(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     }
 
 
+def _ready_twice(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    """The parameter whose gradient came twice, and whether checkpoints are reentrant."""
+    said = re.search(r"with name ([\w.]+) has been marked", failure.text)
+    reentrant = [one for one in cuts_in(failure) if "checkpoint(" in one.text]
+    name = said[1] if said else "a parameter"
+    return {
+        "name": name,
+        "is_reentrant": bool(reentrant),
+        "details": tuple(("checkpoint", one.text) for one in reentrant[:2]),
+    }
+
+
 SITUATIONS: dict[str, Situation] = {
+    "ready twice": SituationRow(
+        "The gradient of {name} was ready twice in one backward, and DistributedDataParallel "
+        "counts on once: it is used in several backwards, as reentrant checkpoints start, or "
+        "outside of the forward.",
+        (
+            "is_reentrant",
+            "Give use_reentrant=False to the checkpoint: it starts no backward of its own.",
+        ),
+        "If the graph is the same in each step: DistributedDataParallel(..., static_graph=True).",
+        facts=_ready_twice,
+    ),
     "checkpoint": SituationRow(
         "The forward of a checkpointed part did something else when backward ran it again: it must "
         "compute the same from the same inputs.",

@@ -55,8 +55,12 @@ class Worker:
         self._writer = writer
         self._queue = queue
         self._buffers = buffers
+        # Weakly: the feed holds the statistics sink, which must go with its watch while this thread
+        # runs.
         self._rows = None if rows is None else weakref.ref(rows)
         self._due = time.monotonic() + LATEST
+        # A daemon: a program that ends without closing its watch must not wait for it for ever;
+        # what is committed by then is whole.
         self._thread = threading.Thread(target=self._run, name="torchtap-disk", daemon=True)
         self._thread.start()
 
@@ -66,6 +70,7 @@ class Worker:
             return
         request = Request(what, body)
         self._queue.put(request)
+        # The worker sets it whatever happens, also where writing has failed.
         request.done.wait()
         if what in ("close", "abandon"):
             self._thread.join()
@@ -160,6 +165,7 @@ class Worker:
         self._writer.append(value, staged.order)
 
     def _fail(self, error: Exception) -> None:
+        # First: a training thread may wait for room in the queue, which nobody makes any more.
         self._queue.give_up()
         self._writer.abandon(f"writing ended with {type(error).__name__}: {error}")
         self.failure = error  # From here on the folder may be opened.

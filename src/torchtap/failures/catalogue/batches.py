@@ -1,0 +1,200 @@
+"""Samples that a DataLoader cannot put together into a batch."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from torchtap.failures.failure import Failure
+from torchtap.failures.situation_row import Situation, SituationRow, first_of
+
+_AS_LISTS = (
+    "Keep a list of each part, without putting them together: "
+    "DataLoader(..., collate_fn=lambda batch: tuple(zip(*batch)))."
+)
+_PADDED = (
+    "Give collate_fn to the DataLoader (data_collator to a Trainer) that pads: "
+    "torch.nn.utils.rnn.pad_sequence(samples, batch_first=True)."
+)
+_MOST = 64
+_DATA = os.path.join("torch", "utils", "data")
+
+
+def is_collated(failure: Failure) -> bool:
+    """Return whether a DataLoader was putting samples together."""
+    files = (one.file for one in failure.frames if one.is_torch)
+    return "collate" in failure.text or any(_DATA in one for one in files)
+
+
+def _samples(failure: Failure) -> list[Any]:
+    """The samples of the batch; none where a worker had them."""
+    for frame in failure.frames:
+        held = frame.frame.f_locals.get("data")
+        if frame.is_torch and frame.file.endswith("fetch.py") and type(held) is list:
+            return held[:_MOST]
+    return []
+
+
+def _tensors_in(sample: Any) -> Iterator[Tensor]:
+    if isinstance(sample, Tensor):
+        yield sample
+    elif type(sample) in (tuple, list, dict):
+        for one in sample.values() if type(sample) is dict else sample:
+            yield from _tensors_in(one)
+
+
+def _stack(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    """The kind of difference between two samples, from their shapes."""
+    wanted, given = (
+        [int(one) for one in re.findall(r"\d+", found[key])] for key in ("wanted", "given")
+    )
+    if not is_collated(failure):
+        return {}
+    low, high = sorted((wanted, given), key=len)
+    is_dims = len(low) != len(high)
+    differs = [at for at, (a, b) in enumerate(zip(low, high, strict=False)) if a != b]
+    around = max(
+        (one.dim() for sample in _samples(failure) for one in _tensors_in(sample)), default=0
+    )
+    is_part = len(low) == 2 and differs == [0] and around > 2
+    return {
+        "is_dims": is_dims,
+        "low": low,
+        "high": high,
+        "lacking": _lacking(low, high),
+        "is_pictures": not is_dims and len(low) > 1 and differs != [0],
+        "is_boxes": not is_dims and is_part,
+        "size": tuple(max(pair) for pair in zip(low[-2:], high[-2:], strict=True))
+        if not is_dims
+        else (),
+        "is_collated": True,
+    }
+
+
+def _lacking(low: list[int], high: list[int]) -> str:
+    """How a sample gets the dimension that it lacks in front."""
+    if len(high) != len(low) + 1 or high[1:] != low:
+        return ""
+    rest = ", ".join(["-1"] * len(low))
+    return "x.unsqueeze(0)" if high[0] == 1 else f"x.expand({high[0]}, {rest})"
+
+
+def _none(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    """The part of the samples that is None, where no sample is None itself."""
+    for sample in _samples(failure):
+        if sample is None:
+            break
+        held = sample if type(sample) in (tuple, list, dict) else ()
+        pairs = dict(enumerate(held)) if type(held) is not dict else held
+        for key, value in pairs.items():
+            if value is None:
+                return {"part": repr(key)}
+    return {"part": ""}
+
+
+def _sample(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    kind = found["kind"]
+    is_picture = kind.startswith("PIL.")
+    return {
+        "short": kind.rpartition(".")[2],
+        "is_picture": is_picture,
+        "is_other": not is_picture,
+    }
+
+
+SITUATIONS: dict[str, Situation] = {
+    "stack": first_of(
+        SituationRow(
+            "The samples of a batch have different numbers of dimensions: {wanted} at 0 and "
+            "{given} at {at}, and the DataLoader stacks them.",
+            (
+                "lacking",
+                "Give those of {low} the dimension that they lack, in the data set: {lacking}.",
+            ),
+            "Bring all samples to as many dimensions in the data set: of pictures, "
+            ".convert('RGB') gives all three channels.",
+            when="is_dims",
+        ),
+        SituationRow(
+            "The samples of a batch have different sizes: {wanted} at 0 and {given} at {at}, and "
+            "the DataLoader stacks them.",
+            "Resize all to one size in the data set: F.interpolate(x[None], size={size})[0], or "
+            "Resize({size}) of torchvision.",
+            "Pad all to one size: F.pad(x, (left, right, top, bottom)).",
+            when="is_pictures",
+        ),
+        SituationRow(
+            "The samples of a batch have different numbers of rows: {wanted} at 0 and {given} at "
+            "{at}, and the DataLoader stacks them.",
+            _AS_LISTS,
+            "Pad the rows, and mark those that are padding: torch.nn.utils.rnn.pad_sequence.",
+            when="is_boxes",
+        ),
+        SituationRow(
+            "The samples of a batch have different shapes: {wanted} at 0 and {given} at {at}, and "
+            "the DataLoader stacks them.",
+            _PADDED,
+            "Bring all samples to one shape in the data set: crop, resize or pad.",
+            when="is_collated",
+        ),
+        SituationRow(
+            "torch.stack takes tensors of one shape, and got {wanted} at 0 and {given} at {at}.",
+            "Bring them to one shape first: cut or pad them, torch.nn.utils.rnn.pad_sequence.",
+            "If they are to stand one behind the other, in a dimension that they have: torch.cat.",
+            about="tensors",
+        ),
+        facts=_stack,
+    ),
+    "storage of a batch": SituationRow(
+        "The samples of a batch have different shapes, and a worker of the DataLoader cannot stack "
+        "them in memory that is shared.",
+        _PADDED,
+        "Bring all samples to one shape in the data set: crop, resize or pad; with num_workers=0 "
+        "the error names the shapes.",
+    ),
+    "lists in a batch": SituationRow(
+        "The samples of a batch hold lists of different lengths, and the DataLoader puts them "
+        "together element by element.",
+        _AS_LISTS,
+        "Pad the lists to one length in the data set.",
+    ),
+    "None in a batch": first_of(
+        SituationRow(
+            "Part {part} of the samples is None, and the DataLoader cannot put None together.",
+            "Give a value in its place, or leave {part} out of the samples: for a label that is "
+            "missing, torch.tensor(-1).",
+            "Put the parts together yourself: DataLoader(..., collate_fn=...).",
+            when="part",
+        ),
+        SituationRow(
+            "A sample of the batch is None, or has None in it: the data set returned no value for "
+            "it.",
+            "Leave such samples out: DataLoader(..., collate_fn=lambda batch: "
+            "torch.utils.data.default_collate([one for one in batch if one is not None])).",
+            "Return a value from __getitem__ of the data set on every path.",
+        ),
+        facts=_none,
+    ),
+    "sample of a batch": SituationRow(
+        "The data set returned {short}, and the DataLoader puts together tensors, arrays, numbers, "
+        "strings, dicts, tuples and lists alone.",
+        (
+            "is_picture",
+            "Make a tensor of each picture in the data set: ToTensor() of torchvision, or "
+            "torch.from_numpy(numpy.array(picture)).",
+        ),
+        (
+            "is_other",
+            "Return a dict or tuple of tensors from the data set: vars(sample) in place of sample.",
+        ),
+        (
+            "is_other",
+            "Keep the samples in a list: DataLoader(..., collate_fn=lambda batch: batch).",
+        ),
+        facts=_sample,
+    ),
+}

@@ -1,0 +1,141 @@
+"""Tensors made of lists, arrays, numbers and nothing."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from torchtap.failures.failure import Failure
+from torchtap.failures.operands import Operand
+from torchtap.failures.parsed_source import grouped, written
+from torchtap.failures.situation_row import Situation, SituationRow
+
+
+def first_argument(failure: Failure, otherwise: str = "x") -> str:
+    """The first argument of the program's call, as it is written."""
+    frame = failure.user
+    node = None if frame is None else frame.expression
+    is_there = isinstance(node, ast.Call) and node.args
+    return written(node.args[0], frame.file) if frame is not None and is_there else otherwise  # type: ignore[union-attr]
+
+
+def _given(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    return {"name": first_argument(failure)}
+
+
+def _scalar(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    """The tensor without dimensions, as the program calls it."""
+    operand = next(iter(failure.tensors), Operand("the tensor"))
+    return {"name": failure.name_of(operand)}
+
+
+def _ragged(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    name = first_argument(failure)
+    return {"name": name, "it": grouped(name)}
+
+
+def _device(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    given = found["device"] or ""
+    known = ("float16", "float32", "float64", "bfloat16", "int64", "int32", "bool", "long", "float")
+    is_no_cuda = not given
+    what = f"There is no device {given!r}"
+    if is_no_cuda:
+        what = "This PyTorch was built without CUDA, and a GPU was asked for"
+    elif given in known:
+        what = f"{given!r} is a dtype, and a string names a device"
+    return {
+        "what": what,
+        "given": given,
+        "is_no_cuda": is_no_cuda,
+        "is_dtype": given in known,
+        "is_unknown": not is_no_cuda and given not in known,
+    }
+
+
+SITUATIONS: dict[str, Situation] = {
+    "index of a scalar": SituationRow(
+        "{name} is a single number, a tensor without dimensions, and has nothing to index, count "
+        "or go through.",
+        "Take the number itself: {name_it}.item(); or give it a dimension: {name_it}.unsqueeze(0).",
+        about="tensors",
+        facts=_scalar,
+    ),
+    "index that is no integer": SituationRow(
+        "A tensor was indexed with {given}; an index is an integer, a slice, None, ... or a tensor "
+        "of integers or booleans.",
+        "Make an integer of it: int(...), or // in place of / where it is computed.",
+        about="tensors",
+    ),
+    "nothing to join": SituationRow(
+        "The list that was to be joined is empty: nothing was appended to it.",
+        "Leave it out where there is nothing: if {name}: ....",
+        "Begin with a tensor without rows: torch.empty(0, features).",
+        facts=_given,
+    ),
+    "lists of different lengths": SituationRow(
+        "{name} has lists of different lengths ({wanted} and {given} in dimension {dim}), and a "
+        "tensor has one size in each dimension.",
+        "Pad them: torch.nn.utils.rnn.pad_sequence([torch.tensor(one) for one in {it}], "
+        "batch_first=True).",
+        "Keep a list of tensors: [torch.tensor(one) for one in {it}].",
+        facts=_ragged,
+    ),
+    "tensor of strings": SituationRow(
+        "{name} holds strings, and tensors hold numbers alone.",
+        "Give each string a number, such as the index of its class: "
+        "[classes.index(one) for one in {name}].",
+        facts=_given,
+    ),
+    "array of objects": SituationRow(
+        "The array is of dtype {dtype_word}, and tensors hold numbers and booleans alone.",
+        (
+            "is_object",
+            "Make an array of numbers of it: {name_it}.astype('float32').",
+        ),
+        ("is_text", "Give each string a number, such as the index of its class."),
+        facts=lambda failure, found: {
+            **_given(failure, found),
+            "dtype_word": found["kind"].removeprefix("numpy.").rstrip("_"),
+            "is_object": "object" in found["kind"],
+            "is_text": "object" not in found["kind"],
+        },
+    ),
+    "array turned around": SituationRow(
+        "The array is a view that goes backwards through memory, as of a[::-1] or numpy.flip, and "
+        "tensors cannot.",
+        "Copy it first: {name_it}.copy().",
+        facts=_given,
+    ),
+    "no array": SituationRow(
+        "torch.from_numpy takes an array of numpy, and got {given}.",
+        "Make a tensor of it: torch.tensor({name}).",
+        facts=_given,
+    ),
+    "integer gradients": SituationRow(
+        "A parameter that requires grad was given values of another kind than floats.",
+        "Convert them: tensor.float().",
+    ),
+    "gradient of another size": SituationRow(
+        "A gradient of size {given} was assigned to a tensor of size {wanted}.",
+        "Give a gradient of the size of the tensor.",
+        about="tensors",
+    ),
+    "negative size": SituationRow(
+        "A size of a tensor is negative.",
+        "Check how the size is computed: it has to be 0 or more.",
+    ),
+    "device without a build": SituationRow(
+        "{what}.",
+        (
+            "is_no_cuda",
+            "Run on what there is: device = 'cuda' if torch.cuda.is_available() else "
+            "'cpu', and .to(device).",
+        ),
+        ("is_no_cuda", "If the machine has a GPU, install a PyTorch that was built for it."),
+        ("is_dtype", "Give the dtype itself: torch.{given}."),
+        ("is_unknown", "Give a device that there is: 'cpu', 'cuda', 'cuda:0', 'mps'."),
+        facts=_device,
+    ),
+}

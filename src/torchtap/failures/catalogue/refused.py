@@ -1,0 +1,306 @@
+"""Arguments that a module, optimizer, DataLoader or operation refuses by its own check."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from torchtap.failures.catalogue.creation import first_argument
+from torchtap.failures.failure import Failure
+from torchtap.failures.operands import Operand, shape_text
+from torchtap.failures.parsed_source import grouped, written
+from torchtap.failures.situation_row import Situation, SituationRow
+
+
+def _optimized(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    """How the parameters of what was given to an optimizer are written."""
+    name = first_argument(failure, "model")
+    node = None if failure.user is None else failure.user.expression
+    given = node.args[0] if isinstance(node, ast.Call) and node.args else None
+    value = None if given is None or failure.user is None else failure.user.value_of(given)
+    inner = given.elts[0] if isinstance(given, ast.List) and len(given.elts) == 1 else given
+    text = name if inner is None else written(inner)
+    return {
+        "name": name,
+        "parameters": f"{grouped(text)}.parameters()",
+        "is_module": not isinstance(value, Tensor),
+        "is_tensor": isinstance(value, Tensor),
+    }
+
+
+def _state_of(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    return {"state": f"{grouped(first_argument(failure))}.state_dict()"}
+
+
+def _sequential(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    kind = found["kind"]
+    name = kind.rpartition(".")[2]
+    layers = {"relu": "nn.ReLU()", "tanh": "nn.Tanh()", "sigmoid": "nn.Sigmoid()"}
+    layer = layers.get(name, "")
+    return {
+        "short": name,
+        "is_list": kind in ("list", "tuple"),
+        "layer": layer,
+        "whole": first_argument(failure),
+        "is_other": kind not in ("list", "tuple") and not layer,
+    }
+
+
+def _groups(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    num, groups = int(found["num"]), int(found["groups"])
+    divisors = [one for one in range(1, num + 1) if num % one == 0]
+    return {"divisors": ", ".join(map(str, divisors[-8:])), "num": num, "groups": groups}
+
+
+def _split(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    return {"name": failure.name_of(failure.argument())}
+
+
+def _called(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    """The attribute that was called though it is no method, and how it is written."""
+    frame = failure.user
+    node = None if frame is None else frame.expression
+    called = node.func if isinstance(node, ast.Call) else None
+    index = ""
+    if frame is not None and isinstance(node, ast.Call) and node.args:
+        index = f"[{written(node.args[0], frame.file)}]"
+    text = written(called, frame.file) if called is not None and frame is not None else "x.shape"
+    return {"text": text, "way": f"{text}{index}"}
+
+
+def _listed(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    """The list of modules that was called."""
+    frame = failure.user
+    node = None if frame is None else frame.expression
+    called = node.func if isinstance(node, ast.Call) else None
+    text = written(called, frame.file) if called is not None and frame is not None else "layers"
+    return {"text": text}
+
+
+def _mismatch(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    frame = failure.user
+    text = "" if frame is None else frame.text.partition("#")[0].strip()
+    target, _, value = text.partition(" = ")
+    return {"target": target or "the index", "value": value or "what is written"}
+
+
+def _dims(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    """The operands of a product that takes exactly matrices."""
+    shapes = [f"{failure.name_of(one)} is {shape_text(one.value)}" for one in failure.tensors]
+    first = failure.name_of(failure.tensors[0]) if failure.tensors else "a"
+    other = failure.name_of(failure.tensors[1]) if len(failure.tensors) > 1 else "b"
+    return {"shapes": " and ".join(shapes), "way": f"{grouped(first)} @ {grouped(other)}"}
+
+
+def _state_pair(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    operand = next(
+        (one for one in failure.operands if isinstance(one.value, nn.Module)), Operand("")
+    )
+    return {"module": failure.module_text or operand.text}
+
+
+def _mask_name(failure: Failure) -> str:
+    """The mask among the operands: the last tensor of masked_fill, the first of where."""
+    tensors = failure.tensors
+    if not tensors:
+        return "mask"
+    at = 0 if failure.text.startswith("where") else min(1, len(tensors) - 1)
+    return failure.name_of(tensors[at])
+
+
+SITUATIONS: dict[str, Situation] = {
+    "parameters of an optimizer": SituationRow(
+        "An optimizer takes an iterable of tensors, or of dicts with 'params', and got {name}.",
+        ("is_module", "Give it the parameters: {parameters}."),
+        ("is_tensor", "Put the tensor into a list: [{name}]."),
+        facts=_optimized,
+    ),
+    "state of a module": SituationRow(
+        "load_state_dict takes a state, a dict of tensors by name, and got {given}.",
+        "Give the state of it: {state}.",
+        facts=_state_of,
+    ),
+    "member of a sequential": SituationRow(
+        "A container of modules takes modules alone, and got {short}.",
+        ("is_list", "Unpack the list: nn.Sequential(*{whole})."),
+        ("layer", "Use the module of that function: {layer}."),
+        ("is_other", "Make a module of it: a class with a forward that calls it."),
+        facts=_sequential,
+    ),
+    "groups that do not divide": SituationRow(
+        "{num} channels cannot be shared out among {groups} groups.",
+        "Choose a number of groups that divides them: {divisors}.",
+        facts=_groups,
+    ),
+    "sizes of a split": SituationRow(
+        "{name} has {given} in the dimension that is split, and the sizes have another sum.",
+        "Give sizes whose sum is {given}, or one number: {name_it}.split(size, dim).",
+        about="argument",
+        facts=_split,
+    ),
+    "more than there are": SituationRow(
+        "More elements were asked for than {name} has in that dimension ({shape}).",
+        "Ask for fewer: min(k, {name_it}.size(-1)), with the dimension that is meant in place of "
+        "-1.",
+        about="argument",
+    ),
+    "mask of numbers": SituationRow(
+        "{what} takes a mask of booleans, and got {kind}.",
+        "Make booleans of it: {mask_it} > 0, or {mask_it}.bool().",
+        facts=lambda failure, found: {
+            "what": "torch.where" if failure.text.startswith("where") else "masked_fill",
+            "kind": (found["given"] or found["other"]).lower(),
+            "mask": _mask_name(failure),
+        },
+    ),
+    "values of an index": SituationRow(
+        "Values of shape {given} are written at an index that has the shape {wanted}.",
+        "Give values of shape {wanted}, or such as can be repeated to it.",
+        about="tensors",
+        facts=_mismatch,
+    ),
+    "no matrices": SituationRow(
+        "torch.mm and torch.bmm take a fixed number of dimensions: {shapes}.",
+        "Use the product of any number of dimensions: {way}.",
+        facts=_dims,
+    ),
+    "singular": SituationRow(
+        "The matrix has no inverse: it is singular, as where two rows or columns depend on each "
+        "other.",
+        "If it is so but for rounding or too few samples, add a small multiple of the identity: "
+        "A + 1e-5 * torch.eye(A.size(-1)).",
+        "Solve by least squares, or with torch.linalg.pinv.",
+        about="tensors",
+    ),
+    "no square matrix": SituationRow(
+        "The operation takes square matrices, and {name} is {shape}.",
+        "For others, use the pseudo-inverse, torch.linalg.pinv, or least squares, "
+        "torch.linalg.lstsq.",
+        about="argument",
+    ),
+    "not finite in a matrix": SituationRow(
+        "{name} holds NaN or Inf, and has no such decomposition.",
+        "Find the operation that made the first NaN or Inf: tt.locate(model, step, *batch), or "
+        "tt.guard(model) around the training.",
+        about="argument",
+    ),
+    "share that is none": SituationRow(
+        "A dropout probability is from 0 to 1, and got {given}.",
+        "Give the share of what is dropped: 0.5 for half.",
+    ),
+    "empty data set": SituationRow(
+        "The data set has no samples: its length is 0.",
+        "Check what it was made of (a folder, a pattern of file names, a filter) before the "
+        "DataLoader: len(dataset).",
+    ),
+    "tensors of a data set": SituationRow(
+        "TensorDataset takes tensors with one number of rows, and got tensors with others.",
+        "Give tensors whose first sizes are equal: as many targets as inputs.",
+        about="tensors",
+    ),
+    "lengths of a split": SituationRow(
+        "The lengths of random_split have another sum than the data set has samples.",
+        "Give lengths of that sum, or shares: random_split(dataset, [0.8, 0.2]).",
+    ),
+    "order of a sampler": SituationRow(
+        "A DataLoader was given a sampler and shuffle=True, which is a sampler of its own.",
+        "Leave shuffle=True out: the sampler says the order.",
+    ),
+    "no process group": SituationRow(
+        "torch.distributed was used before its process group was made.",
+        "Make it first, and start the script by torchrun: "
+        "torch.distributed.init_process_group('gloo'), or 'nccl' on GPUs.",
+    ),
+    "scalar of a transform": SituationRow(
+        "torch.func.grad differentiates one number, and the function returned a tensor with "
+        "{dims} dimensions.",
+        "Return one number from it: .sum(), or .mean() where a mean is meant.",
+        "For the derivatives of each element: torch.func.jacrev, or torch.func.vmap around grad.",
+    ),
+    "random in a transform": SituationRow(
+        "A function inside of vmap draws random numbers, and vmap was not told whether each sample "
+        "has its own.",
+        "Give randomness='different' to vmap for numbers of its own for each sample, or 'same'.",
+    ),
+    "shape in a transform": SituationRow(
+        "A function inside of vmap computes something whose shape depends on values, such as "
+        "x[mask]: each sample would have another shape.",
+        "Keep the shape, and choose by element: torch.where(mask, x, 0).",
+    ),
+    "sizes in a transform": SituationRow(
+        "vmap goes through its arguments together, and they have {given} in that dimension.",
+        "Give arguments of one size there; in_dims=None for one that is not gone through.",
+    ),
+    "no method": SituationRow(
+        "{text} is an attribute and no method: it cannot be called.",
+        "Leave the parentheses out: {way}.",
+        facts=_called,
+    ),
+    "list of modules": SituationRow(
+        "{text} is a list of modules, and was called.",
+        "Call its members one after the other: for layer in {text}: x = layer(x).",
+        "Use nn.Sequential, which has a forward and registers them: nn.Sequential(*{text}).",
+        facts=_listed,
+    ),
+    "value of a distribution": SituationRow(
+        "{kind} was asked for the probability of a value that it does not have: {support}.",
+        "Give values of that range; check that the distribution and the values belong together.",
+    ),
+    "too many draws": SituationRow(
+        "multinomial was to draw more elements than there are, without drawing one twice.",
+        "Draw with replacement=True, or fewer: num_samples=...",
+        about="tensors",
+    ),
+    "more steps than planned": SituationRow(
+        "The scheduler was made for {total} steps and is at step {step}.",
+        "Call scheduler.step() once for what the total counts, batches or epochs, and make it with "
+        "that number: total_steps=epochs * len(loader) for one step a batch.",
+    ),
+    "batch of a grid": SituationRow(
+        "The grid and the input of grid_sample have different batches.",
+        "Give one grid for each sample: grid.expand(len(input), -1, -1, -1).",
+        about="tensors",
+    ),
+    "weight of classes": SituationRow(
+        "The loss has {num} classes, and the weight {given}.",
+        "Give one weight for each of the {num} classes.",
+        about="weight",
+    ),
+    "both sizes": SituationRow(
+        "F.interpolate was given size and scale_factor, of which one says the other.",
+        "Leave one of the two out.",
+    ),
+    "dtype of a mask": SituationRow(
+        "The mask of an attention is of booleans, or of the dtype of the query, and got {given}.",
+        "Make booleans of it, True where attention is allowed: mask.bool().",
+        "If its values are added to the scores, convert it: mask.to(query.dtype).",
+    ),
+    "pair of states": SituationRow(
+        "{module} has two states, (h, c), and was given one tensor.",
+        "Give both: (h, c), such as (h, torch.zeros_like(h)).",
+        facts=_state_pair,
+    ),
+    "file that is none": SituationRow(
+        "The file is empty or cut off, or no file of torch.save.",
+        "Save it again, or fetch it whole; read a file object from its beginning: file.seek(0).",
+    ),
+    "closed to numbers": SituationRow(
+        "{op} has no form for a tensor and {given}.",
+        ("is_list", "Make a tensor of it: torch.tensor(...)."),
+        (
+            "is_none",
+            "Check what gave None: a function without return, or an attribute that was never set.",
+        ),
+        ("is_text", "Make a number of it: float(...), or format the tensor into the text."),
+        facts=lambda failure, found: {
+            "given": found["given"] or found["other"],
+            "is_list": (found["given"] or found["other"]) in ("list", "tuple"),
+            "is_none": (found["given"] or found["other"]) == "NoneType",
+            "is_text": (found["given"] or found["other"]) == "str",
+        },
+    ),
+}
