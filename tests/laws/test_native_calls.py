@@ -32,7 +32,7 @@ Program = Callable[[nn.Module, tt.Watch], None]
 
 
 def tallies(w: tt.Watch) -> dict[str, tuple[Any, ...]]:
-    """What was counted at each site, and of each module."""
+    """Return the counts of each site, and of each module."""
     found: dict[str, tuple[Any, ...]] = {}
     for path, tap in w._engine.hooks.taps.items():
         found[f"{path} itself"] = (tap.has_run, tap.has_trained, next(tap.calls))
@@ -66,7 +66,7 @@ def measured(w: tt.Watch) -> dict[str, Any]:
 def outcome(
     build: Callable[[], nn.Module], program: Program, where: str | list[str], **how: Any
 ) -> dict[str, Any]:
-    """What a watch of a program has at its end."""
+    """Return all that a watch of a program has at its end."""
     model = build()
     with fixed_seed(), tt.watch(model, where, to=tt.Stats(**how)) as w:
         for _ in range(NUM_STEPS):

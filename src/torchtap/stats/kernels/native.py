@@ -57,7 +57,7 @@ Drained = tuple[NDArray[np.uint16], Counts, NDArray[np.int64]]
 _BINS = 8192
 _NO_ROW = -1
 _SIZES = struct.Struct("5q")
-"""What ``take_block`` begins with: rows, lists, bins, lists forgotten, whether any is full."""
+"""Numbers that ``take_block`` begins with: rows, lists, bins, lists forgotten, any full ones."""
 _NUM_COUNTED = 14
 _LARGE = 1 << 21
 """Elements from which a second thread is worth starting: each takes 2^20 of them or more."""
