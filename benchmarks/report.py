@@ -79,7 +79,7 @@ def compare(
         clock: seconds; by default those that this thread computed, which other programs on the
             machine disturb least. With several threads, or waits that count, the time of day.
         inside: makes what the other side runs inside of. The two sides may then be one step, with
-            one memory. Two steps that are not timed begin each turn of each side.
+            one memory. A step that is not timed begins each turn then, of the other side two.
     """
     if clock is None:
         clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
@@ -90,7 +90,7 @@ def compare(
         for turn in range(len(sides)):
             side = (number + turn) % len(sides)  # Whoever comes first finds colder caches.
             with inside() if inside and side == 2 else nullcontext():
-                for _ in range(2 if inside else 0):
+                for _ in range((2 if side == 2 else 1) if inside else 0):
                     sides[side]()
                 start, began = clock(), time.perf_counter()
                 for _ in range(repeats):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 
+import pytest
 import torch
 from faulty_steps.planted import Op
 from models import seeded
@@ -12,6 +13,7 @@ from random_numbers import normal
 from torch import Tensor, nn
 
 import torchtap as tt
+from torchtap.diagnosis.origins.suspects import gradients_are_finite
 from torchtap.testing import Net
 
 INF = float("inf")
@@ -148,6 +150,35 @@ def test_an_argument_made_in_inference_mode_harms_no_training() -> None:
             net(normal(4, 3, seed=step), shift).square().mean().backward()
             optimizer.step()
     assert guard.origin is None
+
+
+def test_gradients_without_numbers_harm_no_training() -> None:
+    model = _net(nn.Identity()).to("meta")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with tt.guard(model) as guard:
+        for _ in range(2):
+            model(torch.ones(3, 6, device="meta")).mean().backward()
+            optimizer.step()
+    assert guard.origin is None
+
+
+@pytest.mark.parametrize("bad", [INF, -INF, float("nan")])
+@pytest.mark.parametrize("kind", ["dense", "gaps", "sparse", "float64", "float8"])
+def test_a_gradient_of_any_kind_is_looked_at(kind: str, bad: float) -> None:
+    gradient = torch.full((4, 6), 1e30)  # Of which the sum of squares is infinite.
+    kinds = {
+        "dense": lambda: gradient,
+        "gaps": lambda: gradient.repeat_interleave(2, 1)[:, ::2],
+        "sparse": lambda: gradient.to_sparse(),
+        "float64": lambda: gradient.double(),
+        "float8": lambda: (gradient / 1e30).to(torch.float8_e5m2),
+    }
+    param = nn.Parameter(kinds[kind]().detach().clone())
+    param.grad = kinds[kind]()
+    assert gradients_are_finite([param])
+    gradient[2, 3] = bad
+    param.grad = kinds[kind]()
+    assert not gradients_are_finite([param])
 
 
 def test_a_gradient_that_is_altered_after_the_backward_is_no_race() -> None:

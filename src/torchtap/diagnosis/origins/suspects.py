@@ -53,14 +53,16 @@ def gradients_are_finite(params: Sequence[Tensor]) -> bool:
 
 
 def _norm_is_finite(gradients: Sequence[Tensor]) -> bool:
-    """Return whether tensors are finite. One number is read from each device, or all are looked at.
+    """Return whether tensors are finite. One number is read; where it is not finite, all of them.
 
     The sum of squares may overflow where no gradient does: then they are looked at one by one.
     """
-    plain = [one for one in gradients if type(one) in PLAIN and one.layout is torch.strided]
-    if len(plain) < len(gradients):
-        others = [one for one in gradients if not any(one is own for own in plain)]
-        plain += [part for one in others for part in strided(one)]
+    gradients = [one for one in gradients if holds_numbers(one)]
+    plain: list[Tensor] = []
+    for one in gradients:
+        is_wide = one.element_size() > 1  # Of a narrower one there is no norm.
+        is_plain = is_wide and type(one) in PLAIN and one.layout is torch.strided
+        plain += [one] if is_plain else strided(one)
     # One number for all: reading each gradient's own would wait for the device as often.
     if not plain or math.isfinite(float(get_total_norm(plain))):
         return True
