@@ -207,7 +207,7 @@ class Kept:
                 call.handles.append(tensor.register_hook(hook))  # type: ignore[no-untyped-call]
 
     def arrive(self, call: KeptCall, place: int, gradient: Tensor | None) -> None:
-        """A gradient arrives at an output; compiled code sends none to outputs that no loss used."""
+        """A gradient arrives at an output; compiled code sends none where no loss used it."""
         if gradient is None:
             return
         if not call.gradients:
