@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import reference
+from notebook_page import notebook_page
 
 ROOT = Path(__file__).resolve().parents[2]
 _LINK = re.compile(r"(!?\[[^\]]*\]\()([^)\s#]*)(#[^)\s]*)?(\))")
@@ -22,6 +23,8 @@ def gather(folder: Path) -> list[str]:
     """Write all pages into ``folder``; their names in it."""
     pages = {place_of(page): page for page in sources()}
     made = {**reference.name_pages(), _COMMANDS: reference.command_page(), **_lists(pages)}
+    for book in sorted((ROOT / "docs" / "notebooks").glob("*.ipynb")):
+        made[place_of(book)] = notebook_page(book, folder / "notebooks")
     for place, page in pages.items():
         text = _linked(page.read_text(), page, folder)
         made[place] = text + _contents(page)
@@ -42,7 +45,7 @@ def sources() -> list[Path]:
 
 def place_of(page: Path) -> str:
     """Return the place of a page of the repository on the site."""
-    name = page.relative_to(ROOT).as_posix()
+    name = page.relative_to(ROOT).as_posix().replace(".ipynb", ".md")
     if name.startswith("src/torchtap/"):
         room = name.removeprefix("src/torchtap/").removesuffix("/README.md")
         return f"rooms/{room.replace('/', '_')}.md"
@@ -75,7 +78,7 @@ def _linked(text: str, page: Path, folder: Path) -> str:
 
 def _target(page: Path, target: str, folder: Path) -> str:
     file = (page.parent / target).resolve()
-    if file.suffix == ".md":
+    if file.suffix in (".md", ".ipynb"):
         goal = place_of(file)
     elif file == ROOT / "benchmarks":
         goal = "benchmarks/index.md"
@@ -164,7 +167,7 @@ def _contents(page: Path) -> str:
     if page.name != "README.md" or page.parent == ROOT or "src" in page.parts:
         return ""
     named = [target for _, target, _, _ in _LINK.findall(page.read_text())]
-    others = {one.name for one in page.parent.glob("*.md")} - {"README.md"}
+    others = {one.name for one in page.parent.iterdir()} - {"README.md"}
     inside = [target for target in dict.fromkeys(named) if target in others]
     return _toctree("", inside)
 
@@ -190,4 +193,4 @@ def _title(page: Path) -> str:
 
 def _toctree(caption: str, pages: list[str]) -> str:
     head = "\n```{toctree}\n:hidden:\n" + (f":caption: {caption}\n" if caption else "")
-    return head + "\n" + "\n".join(page.removesuffix(".md") for page in pages) + "\n```\n"
+    return head + "\n" + "\n".join(page.rpartition(".")[0] for page in pages) + "\n```\n"
