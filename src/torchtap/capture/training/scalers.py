@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterator
 
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
@@ -29,10 +28,6 @@ class Scalers:
         if self._found is None:
             self._look()
         self._versions = self._now()
-
-    def forget_past(self) -> None:
-        """Take no update before now for one of this training; scalers made later are found too."""
-        self._versions = {id(one): scale_version(one) for one in _every_scaler()}
 
     @property
     def are_known(self) -> bool:
@@ -92,14 +87,11 @@ class Scalers:
         return self.is_counting_anew(scaler)  # It counts the steps in a row that were made.
 
     def _look(self) -> None:
-        self._found = [weakref.ref(one) for one in _every_scaler()]
+        scalers = (one for one in gc.get_objects() if issubclass(type(one), GradScaler))
+        self._found = [weakref.ref(one) for one in scalers]
 
     def _now(self) -> dict[int, int]:
         return {id(scaler): scale_version(scaler) for scaler in self.alive()}
 
     def alive(self) -> list[GradScaler]:
         return [scaler for ref in self._found or () if (scaler := ref()) is not None]
-
-
-def _every_scaler() -> Iterator[GradScaler]:
-    return (one for one in gc.get_objects() if issubclass(type(one), GradScaler))

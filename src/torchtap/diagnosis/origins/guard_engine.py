@@ -60,7 +60,6 @@ class GuardEngine:
         self._own = list(model.parameters())
         self._optimized = OptimizedParams(frozenset(map(id, self._own)), optimizer)
         self._scalers = Scalers()
-        self._scalers.forget_past()
         self._has_optimizer = optimizer is not None or any(map(self._optimized.of, _optimizers()))
         self._task = -1
         self._aside = GradientsAside()
