@@ -12,7 +12,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint $(CON
 NEAREST := tests/laws tests/hooks tests/capture tests/edits tests/saved tests/graphs tests/failures \
 	tests/core tests/diagnosis
 
-.PHONY: docs demo test test-slow test-nearest check format benchmark versions release-check clean
+.PHONY: docs demo test test-slow test-python test-nearest check format benchmark versions release-check clean
 
 demo: $(VENV)/.demo
 	$(BIN)/torchtap demo --out demo
@@ -22,6 +22,11 @@ test: $(VENV)/.test
 
 test-slow: $(VENV)/.test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto -m slow
+
+# With no call taken natively, as where torchtap is installed without a compiler.
+test-python: $(VENV)/.test
+	TORCHTAP_NATIVE=0 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto -m "not slow" \
+		tests/hooks tests/capture tests/laws/test_laws.py
 
 test-nearest: $(VENV)/.test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto -m "not slow" $(NEAREST)

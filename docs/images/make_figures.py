@@ -21,7 +21,7 @@ from torch.nn.functional import cross_entropy
 import torchtap as tt
 
 _FOLDER = Path(__file__).with_name("figures")
-_COLORS = 40
+_COLORS = 255
 _DPI = 90
 _COARSER = {"feature_maps": 76}
 """Pictures of many colours have fewer pixels, so that all are small."""

@@ -640,7 +640,7 @@ def test_without_the_binary_importing_works() -> None:
 
 def _listed(lists: native.SparseLog) -> dict[int, torch.Tensor]:
     """Full histograms by owner, of what was listed."""
-    owners, drained = lists.read()
+    owners, drained = native.TakenBlock(0, 0, lists).lists()
     lists.clear()
     found = np.zeros((20, NUM_BINS), dtype=np.int64)
     native.add_lists(drained, [found[:10], found[10:]], owners)

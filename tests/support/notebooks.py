@@ -20,7 +20,7 @@ from PIL import Image
 FOLDER = ROOT / "docs" / "notebooks"
 NAMES = sorted(page.stem for page in FOLDER.glob("*.ipynb"))
 _SECONDS = 300
-_COLORS = 64
+_COLORS = 255
 
 
 def run(name: str, folder: Path) -> Any:
@@ -58,8 +58,8 @@ def _small(png: str) -> str:
     """A picture with a palette, as base64."""
     picture = Image.open(io.BytesIO(base64.b64decode(png))).convert("RGB")
     out = io.BytesIO()
-    picture.thumbnail((800, 800))
-    picture.quantize(_COLORS, dither=Image.Dither.NONE).save(out, "PNG", optimize=True)
+    picture.thumbnail((600, 600))
+    picture.quantize(_COLORS, kmeans=4, dither=Image.Dither.NONE).save(out, "PNG", optimize=True)
     return base64.b64encode(out.getvalue()).decode()
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from torchtap.capture.copy_policy import CopyPolicy
 from torchtap.capture.pending_gradient import PendingGradient, add_boundary_gradients
+from torchtap.capture.plain_calls import new_gradients
 from torchtap.core.no_grad import BATCHED, why_no_grad
 from torchtap.core.record import FORWARD, Record, new_record
 from torchtap.core.torch_private import (
@@ -40,6 +41,7 @@ from torchtap.hooks.graph_edges import (
 from torchtap.hooks.module_hook import keep_dynamo_out
 from torchtap.hooks.site_state import GradHook, SiteState
 from torchtap.hooks.tensor_hooks import TensorHooks
+from torchtap.stats.kernels import native
 
 BUFFERED = (
     "the backward of a custom function adds it to a buffer of autograd (ctx.input_grad_buffers), "
@@ -102,6 +104,7 @@ class Gradients:
     Attributes:
         on_tensors: our hooks on what operations made.
         views: that were returned, and may yet be overwritten.
+        plain: takes plain gradients natively, if they are.
     """
 
     def __init__(
@@ -120,6 +123,7 @@ class Gradients:
         self._grad_input = grad_input
         self.views: FollowedViews[PendingGradient] = FollowedViews(self.hold)
         self.on_tensors = TensorHooks(self._is_ours)
+        self.plain = new_gradients(self) if native.takes_calls() else None
         self._leaves: list[Any] = []
         self._handles: list[Any] = []
         self._prune_at = 1024
@@ -376,6 +380,8 @@ class Gradients:
             handle.remove()
         self._handles.clear()
         self.views.drop()
+        if self.plain is not None:
+            self.plain.release()
 
     def hold(self, handle: Any) -> None:
         """Take this hook off with the others."""
@@ -383,7 +389,7 @@ class Gradients:
 
     def _is_ours(self, hook: GradHook) -> bool:
         owner = getattr(hook.func, "__self__", None)
-        return (owner.gradients if isinstance(owner, PendingGradient) else owner) is self
+        return getattr(owner, "gradients", owner) is self  # Of one gradient, or of all.
 
     def prune(self, *, force: bool) -> None:
         """Forget what belongs to graphs that were freed."""

@@ -121,6 +121,17 @@ class PendingGradient:
         self.graph_task = self.given_up = NO_TASK
         state.expected += 1
 
+    @classmethod
+    def resumed(
+        cls, gradients: Receiver, state: SiteState, step: int, call: int, view: ViewState
+    ) -> PendingGradient:
+        """Go on with the gradient of a view that was expected natively, and is counted already."""
+        pending = cls(gradients, state, call, FORWARD)
+        state.expected -= 1
+        pending.step = step
+        pending.views = (view,)
+        return pending
+
     def add(self, part: Tensor | None) -> None:
         """Take one part."""
         if part is None:

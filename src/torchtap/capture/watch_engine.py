@@ -17,6 +17,7 @@ from torchtap.capture.compiled import (
 )
 from torchtap.capture.copy_policy import ALIAS
 from torchtap.capture.delivery import SinkDispatch
+from torchtap.capture.plain_calls import plainly
 from torchtap.capture.training_facts import TrainingFacts
 from torchtap.capture.watched_calls import WatchedCalls, WatchOptions
 from torchtap.core.module_paths import Places
@@ -86,7 +87,7 @@ class WatchEngine:
             self.hooks.put_on_counting(
                 module,
                 before=enter(calls, tap) if has_frame else None,
-                after=leave(calls, tap, has_frame=has_frame) if is_left else None,
+                after=plainly(leave(calls, tap, has_frame=has_frame), calls) if is_left else None,
                 counter=count(calls, tap),
                 number=number,
             )

@@ -35,6 +35,7 @@ from torchtap.hooks.calls import UNIDENTIFIED, WHY_UNIDENTIFIED, Call
 from torchtap.hooks.graph_edges import from_one_compiled_graph
 from torchtap.hooks.module_hooks import EXPORTED, TRACED, ModuleHooks
 from torchtap.hooks.site_state import RETURNED, TAKEN, SiteState, Tap
+from torchtap.stats.kernels import native
 
 if TYPE_CHECKING:
     from torchtap.core.plan import Plan
@@ -116,7 +117,12 @@ class WatchedCalls:
         self.step = self.num_entries = 0
         self.recording = False
         borrows = options.copy == ALIAS
-        make_tap = partial(Tap, copies=False if borrows else None, meter=delivery.meter)
+        make_tap = partial(
+            Tap,
+            copies=False if borrows else None,
+            meter=delivery.meter,
+            make_state=native.kernel().SiteState if native.takes_calls() else SiteState,
+        )
         self.hooks: ModuleHooks[_Frame] = ModuleHooks(plan, make_tap)
         self.copy_policy = CopyPolicy(options.copy)
         skips = options.skips_evaluation

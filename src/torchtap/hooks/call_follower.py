@@ -21,7 +21,7 @@ from torchtap.hooks.fused import FusedEncoderGuard
 from torchtap.hooks.guards import renumber
 from torchtap.hooks.hook_order import put_by_role
 from torchtap.hooks.module_handle import Handle
-from torchtap.hooks.module_hook import ModuleHook
+from torchtap.hooks.module_hook import ModuleHook, NativeHook
 from torchtap.hooks.site_state import Tap
 
 
@@ -128,7 +128,7 @@ class CallFollower(Generic[OneCall]):
         module: nn.Module,
         *,
         before: ModuleHook[Any] | None = None,
-        after: ModuleHook[Any] | None = None,
+        after: ModuleHook[Any] | NativeHook | None = None,
         number: int | None = None,
         is_first: bool = False,
     ) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
 import threading
 from collections import deque
@@ -24,7 +23,7 @@ from torchtap.core.torch_private import (
 from torchtap.core.tree import argument_leaves
 from torchtap.hooks.call_follower import FollowedCall
 from torchtap.hooks.checkpoint_calls import FUNCTION, OTHER, CheckpointCalls, backward_runner
-from torchtap.hooks.module_hook import ModuleHook
+from torchtap.hooks.module_hook import OWN_HOOKS
 from torchtap.hooks.site_state import Tap
 
 UNIDENTIFIED = -1
@@ -47,10 +46,16 @@ class Numbering:
 
     def __init__(self) -> None:
         self._may_differentiate = True
-        self.restart()
+        self._begin()
 
     def restart(self) -> None:
         """Begin a step."""
+        own = self._own.calls
+        # Nearly always nothing was remembered, in this thread or another.
+        if own is None or len(self._of_threads) > 1 or not own.begin_again(sequence_number()):
+            self._begin()
+
+    def _begin(self) -> None:
         self._own = _ThreadCalls()
         self._own.calls = CheckpointCalls(sequence_number())
         self._of_threads = deque([self._own.calls], maxlen=_MOST_THREADS)
@@ -129,38 +134,6 @@ class _ThreadCalls(threading.local):
     calls: CheckpointCalls | None = None
 
 
-class EnteredCalls:
-    """Numbers calls when they are entered, and returns the number when they are left.
-
-    A module that calls itself leaves the innermost call first, so counting at the end would number
-    the inner call before the outer one.
-    """
-
-    def __init__(self) -> None:
-        self._count = itertools.count()
-        self._entered = _Entered()
-
-    def __iter__(self) -> EnteredCalls:
-        return self
-
-    def __next__(self) -> int:
-        numbers = self._entered.numbers
-        # Empty for a call that began before the hooks were put on.
-        return numbers.pop() if numbers else next(self._count)
-
-    def enter(self) -> None:
-        """Number a call that is entered, unless a checkpoint runs it again: it has a number."""
-        if current_task() == -1:
-            self._entered.numbers.append(next(self._count))
-
-
-class _Entered(threading.local):
-    """Numbers of the calls that a thread is inside of; an interrupt leaves its own behind."""
-
-    def __init__(self) -> None:
-        self.numbers: deque[int] = deque(maxlen=1 << 12)
-
-
 def may_call_itself(module: nn.Module) -> bool:
     """Return whether anything runs inside the module that is neither PyTorch's own nor ours."""
     return any(
@@ -173,7 +146,7 @@ def may_call_itself(module: nn.Module) -> bool:
 
 def _has_other_hooks(module: nn.Module) -> bool:
     tables = (module._forward_pre_hooks, module._forward_hooks)
-    return any(not isinstance(hook, ModuleHook) for table in tables for hook in table.values())
+    return any(not isinstance(hook, OWN_HOOKS) for table in tables for hook in table.values())
 
 
 def number_in_report(call: int, phase: str) -> int:

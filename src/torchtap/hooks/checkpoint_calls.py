@@ -190,6 +190,17 @@ class CheckpointCalls:
         self._recomputation: tuple[Any, int, str] = (None, -1, OTHER)
         self._first = first
 
+    def begin_again(self, first: int) -> bool:
+        """Begin a step if no call is remembered, and nothing was computed again; else refuse.
+
+        Args:
+            first: as of a new object.
+        """
+        is_new = not self._calls and not self._has_diverged and self._recomputation[0] is None
+        if is_new:
+            self._first = first
+        return is_new
+
     def remember(
         self,
         tap: Any,

@@ -32,11 +32,16 @@ class ViewState:
 
     __slots__ = ("alias", "is_repaired", "version")
 
-    def __init__(self, view: Tensor) -> None:
-        # detach() and not ``data``, whose version counter is its own (pytorch/pytorch#5396).
-        self.alias = view.detach()  # Shares the version counter.
-        self.version = view._version
+    def __init__(self, alias: Tensor, version: int) -> None:
+        self.alias = alias
+        self.version = version
         self.is_repaired = False
+
+    @classmethod
+    def of(cls, view: Tensor) -> ViewState:
+        """Watch a view that is returned."""
+        # detach() shares the version counter; that of ``data`` is its own (pytorch/pytorch#5396).
+        return cls(view.detach(), view._version)
 
     def release_memory(self) -> None:
         """Hold the memory of the view no longer: an empty alias shares the version counter too.
@@ -72,17 +77,37 @@ class ViewGradient(Protocol):
 AnyGradient = TypeVar("AnyGradient", bound=ViewGradient)
 
 
-class _FollowedView(Generic[AnyGradient]):
-    """A view while the calls around it run. Holds its graph, so no hook may hold it."""
+class FollowedView(Generic[AnyGradient]):
+    """A view while the calls around it run. Holds its graph, so no hook may hold it.
+
+    Args:
+        view: a plain tensor.
+        gradient: of the view.
+        argument: see :meth:`FollowedViews.follow`.
+        first: nodes with this number and larger ones are younger than the return.
+        watch: over writes into it.
+    """
 
     __slots__ = ("argument", "first", "gradient", "view", "watch")
 
-    def __init__(self, view: Tensor, gradient: AnyGradient, argument: Geometry | None) -> None:
+    def __init__(
+        self,
+        view: Tensor,
+        gradient: AnyGradient,
+        argument: Geometry | None,
+        first: int,
+        watch: ViewState,
+    ) -> None:
         self.view = view
         self.gradient = gradient
         self.argument = argument
-        self.first = sequence_number()  # Nodes from here on are younger than the return.
-        self.watch = ViewState(view)
+        self.first = first
+        self.watch = watch
+
+    @property
+    def is_overwritten(self) -> bool:
+        """Return whether anything wrote into the memory since the view was returned."""
+        return self.watch.is_overwritten
 
     def repair(self) -> Any:
         """Follow the view to the node that took over; returns the hook's handle, if there is."""
@@ -96,8 +121,11 @@ class _FollowedView(Generic[AnyGradient]):
         return node.register_hook(self.gradient.on_overwritten(geometry, self.argument))
 
 
-class _Inside(threading.local):
-    """Views returned within the calls that a thread is inside of."""
+class Inside(threading.local):
+    """Views returned within the calls that a thread is inside of.
+
+    Each has ``view``, ``is_overwritten`` and ``repair()``, as :class:`FollowedView`.
+    """
 
     def __init__(self) -> None:
         self.views: list[Any] = []
@@ -110,6 +138,9 @@ class FollowedViews(Generic[AnyGradient]):
         hold: takes the handles of hooks, to remove them with the others.
         ended: called with the gradient of each view that is followed no further, though its memory
             may yet be overwritten.
+
+    Attributes:
+        inside: the views.
     """
 
     def __init__(
@@ -117,10 +148,10 @@ class FollowedViews(Generic[AnyGradient]):
     ) -> None:
         self._hold = hold
         self._ended = ended
-        self._inside = _Inside()
+        self.inside = Inside()
 
     def __len__(self) -> int:
-        return len(self._inside.views)
+        return len(self.inside.views)
 
     def follow(
         self, view: Tensor, gradient: AnyGradient, argument: Geometry | None = None
@@ -133,9 +164,10 @@ class FollowedViews(Generic[AnyGradient]):
             argument: where that is the gradient of the module's argument, of which the view is a
                 part, geometry of the argument in the base.
         """
-        followed = _FollowedView(view, gradient, argument)
-        self._inside.views.append(followed)
-        return followed.watch
+        watch = ViewState.of(view)
+        followed = FollowedView(view, gradient, argument, sequence_number(), watch)
+        self.inside.views.append(followed)
+        return watch
 
     def leave(self, first: int, returned: Collection[int], *, is_outermost: bool) -> None:
         """A call ends: follow the views that were overwritten within it to their new nodes.
@@ -145,7 +177,7 @@ class FollowedViews(Generic[AnyGradient]):
             returned: ids of the tensors that the call returns; its caller may yet overwrite them.
             is_outermost: no call is around it, at whose end a later write would be seen.
         """
-        views = self._inside.views
+        views = self.inside.views
         if len(views) <= first:
             return
         kept = []
@@ -160,14 +192,14 @@ class FollowedViews(Generic[AnyGradient]):
 
     def repair(self) -> None:
         """Follow the views that were overwritten so far to their new nodes."""
-        views = self._inside.views
+        views = self.inside.views
         if views:
             views[:] = self._unrepaired(views)
 
     def _unrepaired(self, views: list[Any]) -> list[Any]:
         unrepaired = []
         for followed in views:
-            handle = followed.repair() if followed.watch.is_overwritten else None
+            handle = followed.repair() if followed.is_overwritten else None
             if handle is None:
                 unrepaired.append(followed)
             else:
@@ -176,7 +208,7 @@ class FollowedViews(Generic[AnyGradient]):
 
     def drop(self) -> None:
         """Forget the views of this thread; no call is running."""
-        self._inside.views.clear()
+        self.inside.views.clear()
 
 
 def can_be_followed(tensor: Tensor) -> bool:

@@ -24,7 +24,14 @@ from torch.nn.modules import transformer
 
 from torchtap.core.torch_private import script_as
 from torchtap.hooks.module_handle import Handle
-from torchtap.hooks.module_hook import EDIT, NEEDED, Keywords, ModuleHook, keep_dynamo_out
+from torchtap.hooks.module_hook import (
+    EDIT,
+    NEEDED,
+    OWN_HOOKS,
+    Keywords,
+    ModuleHook,
+    keep_dynamo_out,
+)
 from torchtap.hooks.site_state import Tap
 
 REASON = (
@@ -83,7 +90,7 @@ def _has_hooks(module: nn.Module) -> bool:
 
 
 def _only_reads(hook: Any) -> bool:
-    return isinstance(hook, ModuleHook) and hook.role not in (EDIT, NEEDED)
+    return isinstance(hook, OWN_HOOKS) and hook.role not in (EDIT, NEEDED)
 
 
 # torch.jit.script compiles the layer with whatever stands for ``len`` in its file.

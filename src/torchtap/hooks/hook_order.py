@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, MutableMapping, Sequence
 from typing import Any
 
-from torchtap.hooks.module_hook import EDIT, WATCH_AFTER, WATCH_BEFORE, ModuleHook
+from torchtap.hooks.module_hook import EDIT, OWN_HOOKS, WATCH_AFTER, WATCH_BEFORE, ModuleHook
 
 AFTER, BEFORE = "after", "before"
 ROLE_OF_WATCH = {AFTER: WATCH_AFTER, BEFORE: WATCH_BEFORE}
@@ -85,4 +85,4 @@ def put_back(
 
 
 def _role(hook: Any) -> str | None:
-    return hook.role if isinstance(hook, ModuleHook) else None
+    return hook.role if isinstance(hook, OWN_HOOKS) else None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar
 
 from torchtap.core.torch_private import run_uncompiled
@@ -53,6 +54,26 @@ FOLLOW, NEEDED = "follow", "needed"
 keeps a fused kernel from running in place of its module."""
 
 
+def _as_nothing(hook: object, memo: object = None) -> Callable[..., None]:
+    """Return the copy of a hook: a function that does nothing."""
+    return contextlib.nullcontext().__exit__
+
+
+def _reduced(hook: object) -> tuple[Any, ...]:
+    """Return the pickle of a hook: of a function that does nothing."""
+    return getattr, (contextlib.nullcontext(), "__exit__")
+
+
+def _without_name(hook: object, name: str) -> Any:
+    """Say of an attribute that it is not there."""
+    if name == "__name__":  # By which torch.jit.script would look for the source.
+        raise AttributeError(
+            "torch.jit.script cannot compile the hooks of torchtap: close what is attached to "
+            "the model first"
+        )
+    raise AttributeError(f"{type(hook).__name__!r} object has no attribute {name!r}")
+
+
 class ModuleHook(Generic[Owner]):
     """A hook of ours on a module.
 
@@ -76,22 +97,35 @@ class ModuleHook(Generic[Owner]):
         self.owner = owner
         self.role = role
 
-    def __getattr__(self, name: str) -> Any:
-        if name == "__name__":  # By which torch.jit.script would look for the source.
-            raise AttributeError(
-                "torch.jit.script cannot compile the hooks of torchtap: close what is attached to "
-                "the model first"
-            )
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+    __getattr__ = _without_name
+    __deepcopy__ = __copy__ = _as_nothing
+    __reduce__ = _reduced
 
-    def __deepcopy__(self, memo: object) -> Callable[..., None]:
-        return contextlib.nullcontext().__exit__
 
-    def __copy__(self) -> Callable[..., None]:
-        return contextlib.nullcontext().__exit__
+class NativeHook(partial):  # type: ignore[type-arg]
+    """A native function as a hook on a module, in front of a hook of ours that is called by it.
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return getattr, (contextlib.nullcontext(), "__exit__")
+    Its second argument is that hook, and the first what the function knows. The compiler traces the
+    hook itself, see :func:`trace_as`.
+    """
+
+    __slots__ = ()
+
+    with_kwargs = always_call = True
+
+    @property
+    def role(self) -> str:
+        """Return the role of the hook behind it."""
+        role: str = self.args[1].role
+        return role
+
+    __getattr__ = _without_name
+    __deepcopy__ = __copy__ = _as_nothing
+    __reduce__ = _reduced
+
+
+OWN_HOOKS = (ModuleHook, NativeHook)
+"""The classes of our hooks on modules."""
 
 
 class TapHook(ModuleHook[Owner]):

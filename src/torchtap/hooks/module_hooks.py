@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import torch
 from torch import nn
 
 from torchtap.hooks.call_follower import CallFollower
-from torchtap.hooks.calls import Call, EnteredCalls, Numbering, may_call_itself
+from torchtap.hooks.call_numbers import Steps
+from torchtap.hooks.calls import Call, Numbering, may_call_itself
 from torchtap.hooks.guards import HookGuards
-from torchtap.hooks.module_hook import VALUES, ModuleHook, TapHook, keep_dynamo_out
+from torchtap.hooks.module_hook import VALUES, ModuleHook, NativeHook, TapHook, keep_dynamo_out
 from torchtap.hooks.site_state import Tap
 
 if TYPE_CHECKING:
-    from torchtap.core.plan import Filter, Plan
+    from torchtap.core.plan import Plan
 
 TRACED = "it ran while torch.jit was tracing"
 EXPORTED = "it ran while torch.export was tracing, where tensors have no values"
@@ -38,7 +40,7 @@ class CallCounter(TapHook[Countable]):
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         if self.owner.recording:
-            self.tap.calls.enter()  # type: ignore[attr-defined]
+            self.tap.calls.enter()
 
 
 OneCall = TypeVar("OneCall", bound=Call)
@@ -49,7 +51,7 @@ class ModuleHooks(CallFollower[OneCall]):
 
     Args:
         plan: which modules are tapped.
-        make_tap: makes a tap of a path and its filters.
+        make_tap: makes a tap of a path, its filters, and the ``steps`` of this object.
 
     Attributes:
         taps: path -> tap.
@@ -60,18 +62,17 @@ class ModuleHooks(CallFollower[OneCall]):
         guards: let code that is compiled from now on depend on hooks.
     """
 
-    def __init__(
-        self, plan: Plan, make_tap: Callable[[str, Mapping[str, Filter]], Tap] = Tap
-    ) -> None:
+    def __init__(self, plan: Plan, make_tap: Callable[..., Tap] = Tap) -> None:
         super().__init__()
-        self.taps = {planned.path: make_tap(planned.path, planned.filters) for planned in plan.taps}
-        self.root = self.taps.get("") or Tap("", {})
+        self._steps = Steps()
+        self._make_tap = partial(make_tap, steps=self._steps)
+        self.taps = {one.path: self._make_tap(one.path, one.filters) for one in plan.taps}
+        self.root = self.taps.get("") or self._make_tap("", {})
         self.marks: dict[str, Tap | None] = {}
         self.shadowed_marks: set[str] = set()
         self.numbering = Numbering()
         self.guards = HookGuards()
         self._plan = plan
-        self._make_tap = make_tap
 
     # ------------------------------------------------------------------ on, step, off
 
@@ -93,7 +94,7 @@ class ModuleHooks(CallFollower[OneCall]):
         module: nn.Module,
         *,
         before: ModuleHook[Any] | None,
-        after: TapHook[Any] | None,
+        after: TapHook[Any] | NativeHook | None,
         counter: ModuleHook[Any],
         number: int | None = None,
     ) -> None:
@@ -108,7 +109,6 @@ class ModuleHooks(CallFollower[OneCall]):
             number: see :meth:`~torchtap.hooks.call_follower.CallFollower.put_on`.
         """
         if after is not None and before is None and may_call_itself(module):
-            after.tap.count = EnteredCalls
             before = counter
         self.put_on(module, before=before, after=after, number=number)
 
@@ -116,9 +116,7 @@ class ModuleHooks(CallFollower[OneCall]):
         """Begin a step: no call is running, and calls are numbered from 0."""
         self.numbering.restart()
         self.running.stack.clear()
-        for tap in (self.root, *self.taps.values(), *self.marks.values()):
-            if tap is not None:
-                tap.restart()
+        self._steps.current += 1
 
     def rest(self) -> None:
         """Take the hooks out of their tables; code that is compiled meanwhile depends on that."""

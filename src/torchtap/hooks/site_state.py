@@ -12,6 +12,7 @@ from torchtap.core.absence import Absence
 from torchtap.core.ports import FLOW_PORTS
 from torchtap.core.site import Site
 from torchtap.core.tree import Unseen
+from torchtap.hooks.call_numbers import CallNumbers, Steps
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -45,11 +46,9 @@ class SiteState:
 
     __slots__ = ("copies", "expected", "meter", "reason", "received", "seen", "site")
 
-    def __init__(
-        self, site: Site, copies: bool | None = None, meter: Callable[[Site], Meter] | None = None
-    ) -> None:
+    def __init__(self, site: Site, copies: bool | None = None, meter: Meter = no_meter) -> None:
         self.site = site
-        self.meter = no_meter if meter is None else meter(site)
+        self.meter = meter
         self.seen = False
         self.expected = self.received = 0
         self.reason: str | None = None
@@ -79,9 +78,8 @@ class Tap:
         states: (port, leaf) -> its tally, or ``None`` if it is not wanted.
         plain_output: the state of an output that is one bare tensor, if wanted.
         plain_gradient: the same of its gradient.
-        calls: numbers the calls of the running step.
+        calls: numbers the calls of each step.
         calls_in_backward: likewise those that ran inside a backward and are no recomputation.
-        count: makes ``calls`` anew for each step.
         unidentified: reason -> number of calls that are not among those of the forward.
         raised: name of an exception -> number of calls that were left by one.
         unseen: of what it takes and of what it returns: what holds tensors and was not looked into.
@@ -94,14 +92,16 @@ class Tap:
     Args:
         copies: what its states start with.
         meter: makes their meters.
+        make_state: makes a state of its site, of what it starts with, and of its meter.
+        steps: of the engine.
     """
 
     __slots__ = (
         "_copies",
+        "_make_state",
         "_meter",
         "calls",
         "calls_in_backward",
-        "count",
         "filters",
         "has_run",
         "has_trained",
@@ -123,15 +123,19 @@ class Tap:
         filters: Mapping[str, Filter],
         copies: bool | None = None,
         meter: Callable[[Site], Meter] | None = None,
+        *,
+        make_state: Callable[[Site, bool | None, Meter], SiteState] = SiteState,
+        steps: Steps | None = None,
     ) -> None:
         self._copies = copies
         self._meter = meter
+        self._make_state = make_state
         self.path = path
         self.filters = filters
         self.states: dict[tuple[str, str], SiteState | None] = {}
-        self.count: Callable[[], Iterator[int]] = itertools.count
-        self.calls: Iterator[int] = self.count()
-        self.calls_in_backward: Iterator[int] = itertools.count()
+        steps = Steps() if steps is None else steps
+        self.calls = CallNumbers(steps)
+        self.calls_in_backward = CallNumbers(steps)
         self.unidentified: Counter[str] = Counter()
         self.raised: Counter[str] = Counter()
         self.has_run = self.has_trained = self.is_in_graph = False
@@ -140,11 +144,6 @@ class Tap:
         self.reason: str | None = None
         self.plain_output = self.state("output", "")
         self.plain_gradient = self.state("grad_output", "")
-
-    def restart(self) -> None:
-        """Number calls anew, for a new step."""
-        self.calls = self.count()
-        self.calls_in_backward = itertools.count()
 
     def note_first_call(self) -> None:
         """The module is called for the first time."""
@@ -186,4 +185,6 @@ class Tap:
             yield f"a call raised {name}" if number == 1 else f"{number:,} calls raised {name}"
 
     def _make(self, port: str, leaf: str) -> SiteState:
-        return SiteState(Site(self.path, port, leaf), self._copies, self._meter)
+        site = Site(self.path, port, leaf)
+        meter = no_meter if self._meter is None else self._meter(site)
+        return self._make_state(site, self._copies, meter)

@@ -13,7 +13,8 @@ from typing import Any
 
 from torch import Tensor
 
-from torchtap.hooks.site_state import EditGradHook, GradHook, SiteState
+from torchtap.core.site import Site
+from torchtap.hooks.site_state import EditGradHook, GradHook
 
 
 class TensorHooks:
@@ -89,4 +90,5 @@ def _home(hook: Any) -> str | None:
     # A hook is a method of a pending gradient, which has the state, or a plain function that gets
     # the state as its first argument: making an object for each gradient would cost more.
     bound = (getattr(getattr(hook.func, "__self__", None), "state", None), *hook.args[:1])
-    return next((state.site.path for state in bound if isinstance(state, SiteState)), None)
+    sites = (getattr(state, "site", None) for state in bound)
+    return next((site.path for site in sites if isinstance(site, Site)), None)

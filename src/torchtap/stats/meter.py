@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from torchtap.stats.kernels import native
 from torchtap.stats.kernels.device_table import Block
 
 _PLAIN = (Tensor, Parameter)
+_DTYPE_OF = {code: dtype for dtype, code in native.DTYPES.items()}
 _LARGE = 1 << 21
 """Elements from which on several threads measure one tensor."""
 
@@ -37,6 +39,19 @@ class Clock:
         self.step = 0
         self.has_measured = False
         self.lock = lock
+
+
+def new_clock(lock: threading.RLock) -> Clock:
+    """Make the clock of a sink, the native one where plain calls are taken natively."""
+    if native.takes_calls():
+        return cast(Clock, native.new_clock(lock))
+    return Clock(lock)
+
+
+def new_quick_meter(clock: Clock, replaces: bool) -> QuickMeter:
+    """Make a meter of the same kind as the clock."""
+    make = QuickMeter if type(clock) is Clock else native.new_meter
+    return cast(QuickMeter, make(clock, replaces))
 
 
 class Sums:
@@ -78,24 +93,20 @@ def is_dense(tensor: Tensor) -> bool:
     return tensor.stride(0) == tensor.shape[1:].numel() and native.fills_its_memory(tensor)
 
 
-class Meter:
-    """Measures the tensors of one site into its row.
+class QuickMeter:
+    """Measures tensors of a site that are like the last one, into its row.
 
     Called with a tensor and its step: measures it and says so, or says that this takes more care
-    than it takes (another dtype or device, strides, a step that was closed, no native kernel).
+    than it takes (another dtype or device, strides, a step that was closed). The native one does
+    the same (``calls.c``).
 
     Attributes:
-        place: of the site in the series.
-        block: rows on the device of its tensors, and the ``index`` of its row there.
         shape: of the last tensor; ``None`` of a nested one.
         varies: whether shapes differ.
-        is_replaced: whether a new value takes the place of the old one within a step. The
-            last value in ``.grad`` holds the whole sum; the partial sums do not count.
     """
 
     __slots__ = (
         "_address",
-        "_aim",
         "_clock",
         "_code",
         "_dtype",
@@ -103,62 +114,44 @@ class Meter:
         "_measure",
         "_sample",
         "_strides",
-        "_sums",
-        "block",
-        "index",
-        "is_replaced",
-        "place",
         "shape",
         "varies",
     )
 
-    def __init__(self, site: Site, place: int, clock: Clock, sample: int) -> None:
-        self.place = place
-        self.is_replaced = site.kind.is_replaced
-        self.block: Block | None = None
-        self.index = -1
-        self.shape: tuple[int, ...] | None = None
-        self.varies = False
+    def __init__(self, clock: Clock, replaces: bool) -> None:
         self._clock = clock
-        self._sample = sample
-        self._sums: Sums | None = None
+        self._measure = native.replace_address if replaces else native.take_address
         self._dtype: torch.dtype | None = None
-        self._aim: native.KernelArgs | None = None
         self._code = self._address = 0
+        self._sample: tuple[int, ...] | None = None
         self._strides: tuple[int, ...] | None = None
         self._is_summed_in_order = True
-        self._measure = native.replace_address if self.is_replaced else native.take_address
+        self.shape: tuple[int, ...] | None = None
+        self.varies = False
 
-    def measure_into(self, block: Block, index: int) -> None:
-        """Take a row."""
-        self.block, self.index = block, index
-        self._aim = block.aim(index, self._sample)
-        # The native kernel is called with addresses: a third of the time of anything else.
-        self._address = self._aim.address
-        self.sums = self._sums
+    def aim(self, address: int, sample: tuple[int, ...] | None) -> None:
+        """Measure into the kernel's arguments at an address.
 
-    @property
-    def sums(self) -> Sums | None:
-        """Return the running sum over samples, if there is one."""
-        return self._sums
+        Args:
+            address: a third of the time of anything else.
+            sample: shape of a sample, where samples are summed.
+        """
+        self._address, self._sample = address, sample
 
-    @sums.setter
-    def sums(self, sums: Sums | None) -> None:
-        self._sums = sums
-        if self._aim is not None:
-            self._aim.sum_into(*((None, None) if sums is None else (sums.total, sums.num_samples)))
+    def trust(self, code: int, strides: tuple[int, ...] | None, is_summed_in_order: bool) -> None:
+        """Measure tensors of a dtype from now on.
 
-    def trust(self, tensor: Tensor) -> None:
-        """Measure tensors like this one quickly from now on."""
-        self._dtype = None  # Its row may stand on another device now.
-        is_plain = type(tensor) in _PLAIN and tensor.device.type == "cpu"
-        is_plain = is_plain and (self.sums is None or self.sums.total.device.type == "cpu")
-        if is_plain and native.available() and tensor.dtype in native.DTYPES:
-            self._dtype, self._code = tensor.dtype, native.DTYPES[tensor.dtype]
-            total = None if self.sums is None else self.sums.total
-            self._is_summed_in_order = total is None or total.is_contiguous()
-            fits = total is None or total.stride() == tensor.stride()[1:]
-            self._strides = tensor.stride() if fits and is_dense(tensor) else None
+        Args:
+            code: of the dtype, see :data:`native.DTYPES`.
+            strides: with which a tensor need not be contiguous.
+            is_summed_in_order: whether contiguous ones can be summed.
+        """
+        self._dtype, self._code = _DTYPE_OF[code], code
+        self._strides, self._is_summed_in_order = strides, is_summed_in_order
+
+    def distrust(self) -> None:
+        """Measure none from now on."""
+        self._dtype = None
 
     def _lies_as_before(self, tensor: Tensor) -> bool:
         """Return whether it can be read from end to end as it lies, for sums over samples too."""
@@ -166,10 +159,6 @@ class Meter:
         return (
             tensor.stride() == self._strides and known is not None and tensor.shape[1:] == known[1:]
         )
-
-    def distrust(self) -> None:
-        """Measure with care from now on."""
-        self._dtype = None
 
     def __call__(self, tensor: Tensor, step: int) -> bool:
         """Measure ``tensor``, or return ``False``."""
@@ -195,7 +184,7 @@ class Meter:
         if numel and not data:  # Freed, or zeros that autograd keeps nowhere.
             return False
         if shape != self.shape:
-            if self._sums is not None and shape[1:] != self._sums.shape:
+            if self._sample is not None and shape[1:] != self._sample:
                 return False
             self.shape, self.varies = shape, True
         # Below that, waking threads takes longer than reading the memory.
@@ -207,3 +196,80 @@ class Meter:
             clock.has_measured = True
             self._measure(data, numel, self._code, self._address, threads)
         return True
+
+
+class Meter:
+    """Measures the tensors of one site, and knows its row.
+
+    Attributes:
+        place: of the site in the series.
+        block: rows on the device of its tensors, and the ``index`` of its row there.
+        is_replaced: whether a new value takes the place of the old one within a step. The
+            last value in ``.grad`` holds the whole sum; the partial sums do not count.
+        quick: measures what is like the last tensor.
+    """
+
+    __slots__ = (
+        "_aim",
+        "_sample",
+        "_sums",
+        "block",
+        "index",
+        "is_replaced",
+        "place",
+        "quick",
+    )
+
+    def __init__(self, site: Site, place: int, clock: Clock, sample: int) -> None:
+        self.place = place
+        self.is_replaced = site.kind.is_replaced
+        self.block: Block | None = None
+        self.index = -1
+        self.quick: QuickMeter = new_quick_meter(clock, self.is_replaced)
+        self._sample = sample
+        self._sums: Sums | None = None
+        self._aim: native.KernelArgs | None = None
+
+    def measure_into(self, block: Block, index: int) -> None:
+        """Take a row."""
+        self.block, self.index = block, index
+        self._aim = block.aim(index, self._sample)
+        self.sums = self._sums
+
+    @property
+    def sums(self) -> Sums | None:
+        """Return the running sum over samples, if there is one."""
+        return self._sums
+
+    @sums.setter
+    def sums(self, sums: Sums | None) -> None:
+        self._sums = sums
+        if self._aim is not None:
+            self._aim.sum_into(*((None, None) if sums is None else (sums.total, sums.num_samples)))
+            self.quick.aim(self._aim.address, None if sums is None else tuple(sums.shape))
+
+    @property
+    def shape(self) -> tuple[int, ...] | None:
+        """Return the shape of the last tensor."""
+        return self.quick.shape
+
+    def note_shape(self, shape: tuple[int, ...] | None, *, is_first: bool) -> None:
+        """Note the shape of a tensor that was measured with care."""
+        self.quick.varies |= not is_first and self.quick.shape != shape
+        self.quick.shape = shape
+
+    def trust(self, tensor: Tensor) -> None:
+        """Measure tensors like this one quickly from now on."""
+        self.quick.distrust()  # Its row may stand on another device now.
+        is_plain = type(tensor) in _PLAIN and tensor.device.type == "cpu"
+        is_plain = is_plain and (self.sums is None or self.sums.total.device.type == "cpu")
+        if is_plain and native.available() and tensor.dtype in native.DTYPES:
+            total = None if self.sums is None else self.sums.total
+            fits = total is None or total.stride() == tensor.stride()[1:]
+            strides = tensor.stride() if fits and is_dense(tensor) else None
+            in_order = total is None or total.is_contiguous()
+            self.quick.trust(native.DTYPES[tensor.dtype], strides, in_order)
+
+    def distrust(self) -> None:
+        """Measure with care from now on."""
+        self.quick.distrust()

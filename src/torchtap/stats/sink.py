@@ -32,7 +32,7 @@ from torchtap.stats.measure import (
     why_unreadable,
     without_places,
 )
-from torchtap.stats.meter import Clock, Meter, Sums
+from torchtap.stats.meter import Meter, Sums, new_clock
 from torchtap.stats.series import Series
 from torchtap.stats.statistics import NUM_TENSORS, SUBNORMAL, blank_rows
 
@@ -107,7 +107,7 @@ class Stats:
         self._sample_mean = frozenset(sample_mean)
         self._statistics = self._chosen.every
         self._closed = -1
-        self._clock = Clock(self.series.lock)
+        self._clock = new_clock(self.series.lock)
         self._meters: dict[Site, Meter] = {}
         # By the id of the site, held beside: hashing it takes longer than the rest.
         self._by_id: dict[int, tuple[Site, Meter]] = {}
@@ -132,11 +132,11 @@ class Stats:
     def meter(self, site: Site) -> Callable[[Tensor, int], bool]:
         """Return the meter of a site's tensors, which hooks may call in place of :meth:`take`."""
         if not self._statistics:
-            return self._meter(site)
+            return self._meter(site).quick
 
         def measure(tensor: Tensor, step: int) -> bool:
             # Further statistics are code of the user's, which may raise: take() runs guarded.
-            return not self._chosen.has_any(site) and self._meter(site)(tensor, step)
+            return not self._chosen.has_any(site) and self._meter(site).quick(tensor, step)
 
         return measure
 
@@ -162,7 +162,7 @@ class Stats:
             return
         if record.labels:
             self.series.measured[known[1].place].note(record.labels)
-        if not known[1](record.kept, record.step):
+        if not known[1].quick(record.kept, record.step):
             self._take_carefully(known[1], record)
         elif self._statistics and self._chosen.has_any(site):
             self._take_further(known[1], record)
@@ -227,7 +227,7 @@ class Stats:
             self._is_read = True
             for meter in self._meters.values():
                 measured = self.series.measured[meter.place]
-                if meter.varies:
+                if meter.quick.varies:
                     measured.shape = None
                 if meter.sums is not None:
                     measured.mean_sum = meter.sums.total.cpu().numpy().copy()
@@ -293,8 +293,7 @@ class Stats:
         else:
             if measured.dtype != dtype_name(tensor):
                 measured.dtype = "mixed"
-            meter.varies = meter.varies or meter.shape != shape_of(tensor)
-        meter.shape = shape_of(tensor)
+        meter.note_shape(shape_of(tensor), is_first=is_new)
         measured.note(notes)
         if not notes:
             meter.trust(tensor)

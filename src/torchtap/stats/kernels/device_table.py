@@ -66,15 +66,17 @@ class Block:
         rows: ``float64[256, 16]``.
         blank: rows that nothing was measured into.
         host: both as arrays, on the CPU.
+        address: of the rows.
         histograms: ``int64[256, 8192]`` of the running step, or ``None``.
         lists: takes histograms of small tensors instead, on the CPU.
     """
 
-    __slots__ = ("blank", "histograms", "host", "lists", "rows")
+    __slots__ = ("address", "blank", "histograms", "host", "lists", "rows")
 
     def __init__(self, device: torch.device, *, histogram: bool) -> None:
         self.rows, self.blank = empty_rows(BLOCK, device), empty_rows(BLOCK, device)
         self.host = (self.rows.numpy(), self.blank.numpy()) if device.type == "cpu" else None
+        self.address = self.rows.data_ptr()
         self.histograms = _counters(device) if histogram else None
         self.lists = None
         if histogram and device.type == "cpu":
@@ -102,6 +104,7 @@ class DeviceTable:
 
     def __init__(self, device: torch.device, *, histogram: bool) -> None:
         self.device = device
+        self._is_here = device.type == "cpu"
         self._histogram = histogram
         self._known: list[int] = []
         self._places = np.zeros(0, dtype=np.int64)
@@ -118,7 +121,7 @@ class DeviceTable:
 
     def take(self, step: int) -> TakenStep:
         """Copy what was measured in a step, before :meth:`clear`."""
-        take = self._take_here if self.device.type == "cpu" else self._take_there
+        take = self._take_here if self._is_here else self._take_there
         reads = []
         num_rows = len(self._known)
         if len(self._places) < num_rows:
@@ -128,7 +131,7 @@ class DeviceTable:
             reads.append(take(self._blocks[first // BLOCK], first, used))
         places = self._places
         event = None
-        if self.device.type == "cuda":
+        if not self._is_here and self.device.type == "cuda":
             # Who waits for it waits for these copies, and for nothing that the training does next.
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record()
@@ -153,26 +156,40 @@ class DeviceTable:
                 continue
             rows, blank = block.host
             used = min(BLOCK, len(self._known) - place * BLOCK)
-            rows[:used] = blank[:used]
-            if block.lists is not None:
-                block.lists.clear()
+            if native.available():
+                native.clear_block(block.address, used, block.lists)
+            else:
+                rows[:used] = blank[:used]
 
     def _take_here(self, block: Block, first: int, used: int) -> Callable[[], _BlockTaken]:
         """Take the rows and histograms of a block on the CPU."""
         assert block.host is not None
-        rows, _ = block.host
-        taken = rows[:used].copy()
-        listed = []
-        if block.lists is not None:
-            owners, drained = block.lists.read()
-            listed.append((owners + first, Histograms(*drained, _is_sample(taken)[owners])))
+        if not native.available():
+            taken = block.host[0][:used].copy()
+            full = self._drain_full(block, first, taken)
+            return lambda: (taken, full)
+        copy = native.TakenBlock(block.address, used, block.lists)
+        full = self._drain_full(block, first, copy.rows()) if copy.has_full else []
+
+        def read() -> _BlockTaken:
+            taken = copy.rows()
+            owners, drained = copy.lists()
+            listed = (owners + first, Histograms(*drained, _is_sample(taken)[owners]))
+            return taken, [listed, *full]
+
+        return read
+
+    def _drain_full(
+        self, block: Block, first: int, taken: Rows
+    ) -> list[tuple[NDArray[np.int64], Histograms]]:
+        """Take the histograms of a block that are in no list."""
         is_full = taken[:, LEAST_BIN] > 0
-        if block.histograms is not None and is_full.any():
-            self._scratch = self._scratch or native.make_scratch(BLOCK)
-            full = np.where(is_full[:, None], taken, 0.0)  # What is in lists is skipped.
-            drained = native.drain(torch.from_numpy(full), block.histograms, self._scratch)
-            listed.append((np.arange(first, first + used), Histograms(*drained, _is_sample(taken))))
-        return lambda: (taken, listed)
+        if block.histograms is None or not is_full.any():
+            return []
+        self._scratch = self._scratch or native.make_scratch(BLOCK)
+        full = np.where(is_full[:, None], taken, 0.0)  # What is in lists is skipped.
+        drained = native.drain(torch.from_numpy(full), block.histograms, self._scratch)
+        return [(np.arange(first, first + len(taken)), Histograms(*drained, _is_sample(taken)))]
 
     def _take_there(self, block: Block, first: int, used: int) -> Callable[[], _BlockTaken]:
         """Take the rows and histograms of a block on another device."""
@@ -197,12 +214,14 @@ class DeviceTables:
         self._histogram = histogram
         self._tables: dict[torch.device, DeviceTable] = {}
         self._unread: Unread = []
+        self._behind = _UNREAD
 
     def add(self, device: torch.device, place: int) -> tuple[Block, int]:
         """Add a row for a site on a device; return its block, and its index there."""
         table = self._tables.get(device)
         if table is None:
             table = self._tables[device] = DeviceTable(device, histogram=self._histogram)
+            self._behind = _UNREAD if all(one.type == "cpu" for one in self._tables) else 1
         return table.add(place)
 
     def take(self, step: int) -> Unread:
@@ -218,8 +237,7 @@ class DeviceTables:
 
     def read_when_due(self) -> Iterator[tuple[int, Taken]]:
         """Yield the steps before the last one, where they are many enough to be read."""
-        behind = _UNREAD if all(one.type == "cpu" for one in self._tables) else 1
-        if len(self._unread) > behind * len(self._tables):
+        if len(self._unread) > self._behind * len(self._tables):
             yield from self.read(len(self._tables))
 
     def read(self, num_left: int = 0) -> Iterator[tuple[int, Taken]]:

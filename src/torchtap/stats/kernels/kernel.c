@@ -31,6 +31,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "calls.h"
+
 #if defined(__GNUC__) && defined(__x86_64__) && defined(__linux__)
 #define DISPATCH 1
 #endif
@@ -882,6 +884,42 @@ static void take(const char *data, int64_t numel, int dtype, Aim *aim, int64_t t
     }
 }
 
+/* ------------------------------------------------------------------------- the end of a step */
+
+/* What was measured into the rows and lists of a block, one after the other, to be read later. */
+typedef struct {
+    int64_t num_rows, num_lists, num_bins, num_forgotten, has_full; /* histograms beside the lists */
+} Taken;
+
+static int64_t size_of_taken(const Taken *taken) {
+    return (int64_t)sizeof *taken + taken->num_rows * ROW * 8 + taken->num_lists * 16 +
+           taken->num_bins * 4;
+}
+
+static char *append(char *to, const void *from, int64_t size) {
+    memcpy(to, from, (size_t)size);
+    return to + size;
+}
+
+/* Copies a block; nothing is changed in it. `taken` says how much there is. */
+static void copy_block(const double *rows, const Lists *lists, const Taken *taken, char *to) {
+    to = append(to, taken, sizeof *taken);
+    to = append(to, rows, taken->num_rows * ROW * 8);
+    if (lists) {
+        to = append(to, POINTER(const void, lists->ends), taken->num_lists * 8);
+        to = append(to, POINTER(const void, lists->owners), taken->num_lists * 8);
+        to = append(to, POINTER(const void, lists->bins), taken->num_bins * 2);
+        append(to, POINTER(const void, lists->counts), taken->num_bins * 2);
+    }
+}
+
+static void clear_block(double *rows, int64_t num_rows, Lists *lists) {
+    for (int64_t r = 0; r < num_rows; r++)
+        empty_row(rows + r * ROW);
+    if (lists)
+        lists->num_bins = lists->num_lists = lists->num_forgotten = 0;
+}
+
 /* Moves the counts of many histograms into lists of bins and counts, one row after the other.
    `ends[row]` is where the row's list ends. Only bins between the least and the largest magnitude
    of a row are looked at: untouched memory stays untouched. */
@@ -1003,6 +1041,13 @@ static PyObject *py_replace(PyObject *module, PyObject *const *arguments, Py_ssi
     return none();
 }
 
+void torchtap_measure(const char *data, int64_t numel, int code, int64_t aim, int64_t threads,
+                      int replaces) {
+    if (replaces)
+        forget(POINTER(Aim, aim));
+    MEASURE(numel, take(data, numel, code, POINTER(Aim, aim), threads));
+}
+
 static PyObject *py_channels(PyObject *module, PyObject *const *arguments, Py_ssize_t given) {
     int64_t a[7];
     (void)module;
@@ -1046,6 +1091,33 @@ static PyObject *py_drain(PyObject *module, PyObject *const *arguments, Py_ssize
     List list = {POINTER(uint16_t, a[3]), POINTER(int64_t, a[4]), 0};
     return PyLong_FromLongLong(drain(POINTER(const double, a[0]), POINTER(int64_t, a[1]), a[2],
                                      list, POINTER(int64_t, a[5])));
+}
+
+static PyObject *py_take_block(PyObject *module, PyObject *const *arguments, Py_ssize_t given) {
+    int64_t a[3];
+    (void)module;
+    if (!read_integers(arguments, given, 3, a, "take_block") || !are_right(0, a + 1, 1))
+        return NULL;
+    const double *rows = POINTER(const double, a[0]);
+    const Lists *lists = POINTER(const Lists, a[2]);
+    Taken taken = {a[1], 0, 0, 0, 0};
+    if (lists)
+        taken = (Taken){a[1], lists->num_lists, lists->num_bins, lists->num_forgotten, 0};
+    for (int64_t r = 0; r < a[1]; r++)
+        taken.has_full |= rows[r * ROW + LEAST_BIN] > 0;
+    PyObject *made = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size_of_taken(&taken));
+    if (made)
+        copy_block(rows, lists, &taken, PyBytes_AsString(made));
+    return made;
+}
+
+static PyObject *py_clear_block(PyObject *module, PyObject *const *arguments, Py_ssize_t given) {
+    int64_t a[3];
+    (void)module;
+    if (!read_integers(arguments, given, 3, a, "clear_block") || !are_right(0, a + 1, 1))
+        return NULL;
+    clear_block(POINTER(double, a[0]), a[1], POINTER(Lists, a[2]));
+    return none();
 }
 
 static PyObject *py_add_lists(PyObject *module, PyObject *const *arguments, Py_ssize_t given) {
@@ -1109,6 +1181,10 @@ static PyMethodDef methods[] = {
      "merge(row_to, row_from, histogram_to, histogram_from)"},
     {"drain", (PyCFunction)(void (*)(void))py_drain, METH_FASTCALL,
      "drain(rows, histograms, num_rows, bins, counts, ends) -> length of the lists"},
+    {"take_block", (PyCFunction)(void (*)(void))py_take_block, METH_FASTCALL,
+     "take_block(rows, num_rows, lists or 0) -> a copy of all that was measured, as bytes"},
+    {"clear_block", (PyCFunction)(void (*)(void))py_clear_block, METH_FASTCALL,
+     "clear_block(rows, num_rows, lists or 0): begin again with blank rows and no list"},
     {"add_lists", (PyCFunction)(void (*)(void))py_add_lists, METH_FASTCALL,
      "add_lists(bins, counts, size of a count, ends, num_lists, addresses of histograms)"},
     {"are_finite", (PyCFunction)(void (*)(void))py_are_finite, METH_FASTCALL,
@@ -1126,7 +1202,12 @@ static struct PyModuleDef definition = {
 
 PyMODINIT_FUNC PyInit__kernel(void) {
     target = supported("");
-    return PyModule_Create(&definition);
+    PyObject *module = PyModule_Create(&definition);
+    if (module && torchtap_add_calls(module)) {
+        Py_DecRef(module);
+        return NULL;
+    }
+    return module;
 }
 
 #elif !defined(REAL)

@@ -13,9 +13,12 @@ subnormal with its smallest.
 
 from __future__ import annotations
 
+import os
+import struct
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,7 +30,7 @@ try:
 except ImportError:
     _available = False
 else:
-    _available = True
+    _available = hasattr(_kernel, "take_block")  # Not of a checkout that was built before.
 
 DTYPES: dict[torch.dtype, int] = {
     torch.float32: 0,
@@ -53,6 +56,8 @@ Drained = tuple[NDArray[np.uint16], Counts, NDArray[np.int64]]
 
 _BINS = 8192
 _NO_ROW = -1
+_SIZES = struct.Struct("5q")
+"""Numbers that ``take_block`` begins with: rows, lists, bins, lists forgotten, any full ones."""
 _NUM_COUNTED = 14
 _LARGE = 1 << 21
 """Elements from which a second thread is worth starting: each takes 2^20 of them or more."""
@@ -61,6 +66,42 @@ _LARGE = 1 << 21
 def available() -> bool:
     """Return whether the binary is there."""
     return _available
+
+
+def can_take_calls() -> bool:
+    """Return whether plain calls can be taken natively (``calls.c``) here."""
+    return _can_read_tensors
+
+
+def takes_calls() -> bool:
+    """Return whether they are: where they can, unless ``TORCHTAP_NATIVE=0`` is set."""
+    return _can_read_tensors and os.environ.get("TORCHTAP_NATIVE", "1") != "0"
+
+
+def _bind_tensors() -> bool:
+    exchange = getattr(Tensor, "__dlpack_c_exchange_api__", None)  # From torch 2.11 on.
+    if not _available or exchange is None:
+        return False
+    parts = Tensor, torch.nn.Parameter, Tensor.is_neg, torch.get_num_threads
+    return _kernel.bind_tensors(exchange, *parts)
+
+
+_can_read_tensors = _bind_tensors()
+
+
+def kernel() -> Any:
+    """Return the binary, which :func:`takes_calls` says is there."""
+    return _kernel
+
+
+def new_clock(lock: object) -> _kernel.Clock:
+    """Make the clock that native meters of one sink share."""
+    return _kernel.Clock(lock)
+
+
+def new_meter(clock: object, replaces: bool) -> _kernel.Meter:
+    """Make a native meter of a native clock."""
+    return _kernel.Meter(clock, replaces)  # type: ignore[arg-type]
 
 
 def _missing(*arguments: int) -> None:
@@ -108,18 +149,6 @@ class SparseLog:
         self._header = np.array([max_bins, max_lists, 0, 0, *addresses, 0])
         self.address = int(self._header.ctypes.data)
 
-    def read(self) -> tuple[NDArray[np.int64], Drained]:
-        """Copy the owner of each list, and the lists as :func:`drain` gives them."""
-        _, _, num_bins, num_lists, *_, num_forgotten = self._header.tolist()
-        bins, counts = self._bins[:, :num_bins].copy()
-        ends, owners = self._lists[:, :num_lists].copy()
-        if num_forgotten:
-            is_used, lengths = owners != _NO_ROW, np.diff(ends, prepend=0)
-            are_used = np.repeat(is_used, lengths)
-            bins, counts = bins[are_used], counts[are_used]
-            owners, ends = owners[is_used], np.cumsum(lengths[is_used])
-        return owners, (bins, counts, ends)
-
     def read_first(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Copy the first list: its bins in their order, and the count of each."""
         length = self._lists[0, 0]
@@ -136,6 +165,54 @@ class SparseLog:
         is_old = owners == owner
         owners[is_old] = _NO_ROW
         self._header[-1] += is_old.sum()
+
+
+class TakenBlock:
+    """Holds a copy of what was measured into a block: rows, and the histograms in its lists.
+
+    Made as a step closes, and read later.
+
+    Args:
+        rows: address of ``float64[num_rows, 16]``.
+        num_rows: how many to copy.
+        lists: of the block, if it has them.
+    """
+
+    __slots__ = ("_data", "_sizes")
+
+    def __init__(self, rows: int, num_rows: int, lists: SparseLog | None) -> None:
+        address = 0 if lists is None else lists.address
+        self._data: bytes = _kernel.take_block(rows, num_rows, address)
+        self._sizes = _SIZES.unpack_from(self._data)
+
+    @property
+    def has_full(self) -> bool:
+        """Return whether any histogram is counted outside of the lists."""
+        return bool(self._sizes[4])
+
+    def rows(self) -> NDArray[np.float64]:
+        """Return the rows, ``float64[rows, 16]``."""
+        num_rows = self._sizes[0]
+        return np.frombuffer(self._data, np.float64, num_rows * 16, _SIZES.size).reshape(-1, 16)
+
+    def lists(self) -> tuple[NDArray[np.int64], Drained]:
+        """Return the owner of each list, and the lists as :func:`drain` gives them."""
+        num_rows, num_lists, num_bins, num_forgotten, _ = self._sizes
+        start = _SIZES.size + num_rows * 128
+        ends, owners = np.frombuffer(self._data, np.int64, 2 * num_lists, start).reshape(2, -1)
+        start += num_lists * 16
+        bins, counts = np.frombuffer(self._data, np.uint16, 2 * num_bins, start).reshape(2, -1)
+        if num_forgotten:
+            is_used, lengths = owners != _NO_ROW, np.diff(ends, prepend=0)
+            are_used = np.repeat(is_used, lengths)
+            bins, counts = bins[are_used], counts[are_used]
+            owners, ends = owners[is_used], np.cumsum(lengths[is_used])
+        return owners, (bins, counts, ends)
+
+
+def clear_block(rows: int, num_rows: int, lists: SparseLog | None) -> None:
+    """Begin again with blank rows and no list; arguments of :class:`TakenBlock`."""
+    _kernel.clear_block(rows, num_rows, 0 if lists is None else lists.address)
 
 
 class KernelArgs:

@@ -1,0 +1,107 @@
+"""The plain case of a call, taken natively: ``stats/kernels/calls.c``.
+
+Nearly every call of a training is of a module that returns one plain tensor. Its forward hook, and
+the hook on that tensor, do in C what ``PostForward`` and ``Gradients.expect_plain`` do, with the
+tallies in the same objects. Whatever else is called goes on to them before anything was noted.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from torchtap.capture.pending_gradient import PendingGradient
+from torchtap.core.after_import import after_import
+from torchtap.core.torch_private import (
+    current_task,
+    sequence_number,
+    top_saved_hooks,
+    tracing_state,
+    transform_running,
+)
+from torchtap.hooks.followed_views import FollowedView, ViewState
+from torchtap.hooks.module_hook import NativeHook
+from torchtap.hooks.site_state import GradHook, SiteState
+from torchtap.stats.kernels import native
+
+if TYPE_CHECKING:
+    from torchtap.capture.callbacks import Listener, PostForward
+    from torchtap.capture.gradient_ports import Gradients
+
+
+def new_gradients(gradients: Gradients) -> Any:
+    """Make what takes plain gradients natively, for one that takes all others."""
+    _bind()
+
+    def resume(
+        state: SiteState, step: int, call: int, alias: Tensor, version: int
+    ) -> PendingGradient:
+        return PendingGradient.resumed(gradients, state, step, call, ViewState(alias, version))
+
+    def repair(
+        view: Tensor,
+        first: int,
+        state: SiteState,
+        step: int,
+        call: int,
+        alias: Tensor,
+        version: int,
+    ) -> tuple[PendingGradient, Any] | None:
+        pending = resume(state, step, call, alias, version)
+        handle = FollowedView(view, pending, None, first, pending.views[0]).repair()
+        return None if handle is None else (pending, handle)
+
+    on_tensors = gradients.on_tensors
+    inside = gradients.views.inside
+    return native.kernel().Gradients(
+        gradients, on_tensors.tables, on_tensors.join, inside, resume, repair
+    )
+
+
+def plainly(hook: PostForward, listener: Listener) -> PostForward | NativeHook:
+    """Return a hook that takes plain calls natively in front of another, or that one alone."""
+    tap, gradients = hook.tap, listener.gradients.plain
+    states = [state for state in (tap.plain_output, tap.plain_gradient) if state is not None]
+    is_metered = states and all(isinstance(one.meter, native.kernel().Meter) for one in states)
+    if hook.has_frame or gradients is None or not is_metered:
+        return hook
+    running, calls = listener.hooks.running, tap.calls
+    leaving = native.kernel().Leaving(
+        listener,
+        listener.busy,
+        running,
+        tap,
+        calls,
+        tap.plain_output,
+        tap.plain_gradient,
+        gradients,
+    )
+    return NativeHook(native.kernel().leave, leaving, hook)
+
+
+@cache
+def _bind() -> None:
+    """Hand PyTorch's functions to the native code, once."""
+    native.kernel().bind_calls(
+        current_task,
+        top_saved_hooks,
+        transform_running,
+        tracing_state,
+        sequence_number,
+        Tensor.detach,
+        GradHook,
+        OrderedDict,
+    )
+    after_import("torch._dynamo", _trace_the_hook)
+
+
+def _trace_the_hook() -> None:
+    """Let the compiler trace the hook behind a native one, in its place."""
+
+    @torch.compiler.substitute_in_graph(native.kernel().leave, skip_signature_check=True)
+    def leave(leaving: Any, hook: Any, *arguments: Any) -> Any:
+        return hook(*arguments)

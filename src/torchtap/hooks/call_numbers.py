@@ -1,0 +1,82 @@
+"""Numbers the calls of one module within a step."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import deque
+
+from torchtap.core.torch_private import current_task
+
+
+class Steps:
+    """Counts the steps of one engine, which the numbers of all its taps look at.
+
+    Attributes:
+        current: one more with every step.
+    """
+
+    __slots__ = ("current",)
+
+    def __init__(self) -> None:
+        self.current = 0
+
+
+class CallNumbers:
+    """An iterator: the number of the next call, from 0 in each step.
+
+    It looks at the step itself, so that nothing has to be done for each module as a step begins.
+
+    Args:
+        steps: of the engine.
+    """
+
+    __slots__ = ("_count", "_entered", "_lock", "_step", "_steps")
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+        self._lock = threading.Lock()
+        self._restart()
+
+    def _restart(self) -> None:
+        """Begin again with 0, once for all threads that call the module at this moment."""
+        with self._lock:
+            step = self._steps.current
+            if getattr(self, "_step", None) != step:
+                self._entered: _Entered | None = None
+                self._count = itertools.count()
+                self._step = step
+
+    def __iter__(self) -> CallNumbers:
+        return self
+
+    def __next__(self) -> int:
+        if self._step != self._steps.current:
+            self._restart()
+        entered = self._entered
+        if entered is not None and entered.numbers:
+            return entered.numbers.pop()
+        # Not entered: a call that began before the hooks were put on.
+        return next(self._count)
+
+    def enter(self) -> None:
+        """Number a call as it is entered, unless a checkpoint runs it again: it has a number.
+
+        A module that calls itself leaves the innermost call first, so counting at the end would
+        number the inner call before the outer one.
+        """
+        if current_task() != -1:
+            return
+        if self._step != self._steps.current:
+            self._restart()
+        if self._entered is None:
+            with self._lock:
+                self._entered = self._entered or _Entered()
+        self._entered.numbers.append(next(self._count))
+
+
+class _Entered(threading.local):
+    """Numbers of the calls that a thread is inside of; an interrupt leaves its own behind."""
+
+    def __init__(self) -> None:
+        self.numbers: deque[int] = deque(maxlen=1 << 12)

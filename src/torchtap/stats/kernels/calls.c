@@ -1,0 +1,924 @@
+/* The plain case of a watched call, for torchtap.capture.plain_calls and torchtap.stats.meter.
+ *
+ * A module that returns one plain tensor in plain training is nearly every call of a training. Its
+ * hook is `leave`, and `Gradients.deliver` or `Arrival.add` are the hook on its tensor. Whatever is
+ * not plain goes to the hook of Python that the call was made with, before anything was noted: the
+ * two never share a call. Both keep their tallies in the same objects (SiteState, Meter, Clock).
+ *
+ * Nothing here knows of libtorch. A tensor is read through the table of C functions that the class
+ * carries (__dlpack_c_exchange_api__); the rest is asked by functions that Python hands in (bind).
+ */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <structmember.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "calls.h"
+
+enum { MOST_DIMS = 64, NO_SHAPE = -1, CPU = 1, LARGE = 1 << 21 };
+
+/* ------------------------------------------------------------------ what DLPack's table looks like */
+
+typedef struct {
+    uint8_t code, bits;
+    uint16_t lanes;
+} DLDataType;
+typedef struct {
+    void *data;
+    int32_t device_type, device_id, ndim;
+    DLDataType dtype;
+    int64_t *shape, *strides;
+    uint64_t byte_offset;
+} DLTensor;
+typedef struct {
+    uint32_t major, minor;
+    void *before, *allocate, *give, *take;
+    int (*look)(void *, DLTensor *);
+} Exchange;
+
+/* By the codes of native.DTYPES. */
+static const DLDataType DTYPES[] = {
+    {2, 32, 1}, {2, 64, 1}, {4, 16, 1}, {2, 16, 1}, {1, 8, 1},
+    {0, 8, 1},  {0, 16, 1}, {0, 32, 1}, {0, 64, 1}, {6, 8, 1},
+};
+
+/* ---------------------------------------------------------------------- what Python hands in (bind) */
+
+static const Exchange *exchange;
+static PyTypeObject *tensor_type, *parameter_type;
+static PyObject *is_neg, *num_threads;
+static PyObject **const OF_TENSORS[] = {
+    (PyObject **)&tensor_type, (PyObject **)&parameter_type, &is_neg, &num_threads,
+};
+static PyObject *current_task, *top_saved_hooks, *transform_running, *tracing_state, *sequence_number,
+    *detach, *grad_hook, *new_table;
+static PyObject **const OF_CALLS[] = {
+    &current_task, &top_saved_hooks, &transform_running, &tracing_state, &sequence_number, &detach,
+    &grad_hook, &new_table,
+};
+#define LENGTH(array) ((Py_ssize_t)(sizeof(array) / sizeof *(array)))
+
+#define NAMES(name)                                                                                \
+    name(grad_fn) name(_backward_hooks) name(_register_hook_dict) name(_base) name(_is_view) name(is_leaf)        \
+    name(_version) name(recording) name(step) name(stack) name(views) name(add) name(join)         \
+    name(has_run) name(has_trained) name(take_plain) name(deliver) name(func) name(__self__)
+#define DECLARE(name) static PyObject *n_##name;
+NAMES(DECLARE)
+
+static PyTypeObject *clock_type, *meter_type, *state_type, *gradients_type, *arrival_type,
+    *followed_type, *leaving_type;
+
+static PyObject *none(void) { /* See kernel.c. */
+    Py_IncRef(Py_None);
+    return Py_None;
+}
+
+static PyObject *boolean(int value) {
+    PyObject *answer = value ? Py_True : Py_False;
+    Py_IncRef(answer);
+    return answer;
+}
+
+/* Whether an answer is True; takes it over. -1 where there is none. */
+static int is_true(PyObject *answer) {
+    int is = answer ? answer == Py_True : -1;
+    Py_XDECREF(answer);
+    return is;
+}
+
+static int is_none(PyObject *answer) {
+    int is = answer ? answer == Py_None : -1;
+    Py_XDECREF(answer);
+    return is;
+}
+
+static PyObject *ask(PyObject *function, PyObject *of) {
+    return PyObject_CallFunctionObjArgs(function, of, NULL);
+}
+
+static int64_t version_of(PyObject *tensor) {
+    PyObject *version = PyObject_GetAttr(tensor, n__version);
+    int64_t value = version ? PyLong_AsLongLong(version) : -1;
+    Py_XDECREF(version);
+    return value;
+}
+
+/* --------------------------------------------------------------------- objects and their members */
+
+#define VISIT(op, type, member) Py_VISIT(((type *)op)->member);
+#define CLEAR(op, type, member) Py_CLEAR(((type *)op)->member);
+/* The life of a type: `each(do, object)` does something with each member that is an object. */
+#define LIFE(type, each)                                                                           \
+    static int type##_traverse(PyObject *op, visitproc visit, void *arg) {                         \
+        Py_VISIT(Py_TYPE(op));                                                                     \
+        each(VISIT, op) return 0;                                                                  \
+    }                                                                                              \
+    static int type##_clear(PyObject *op) { each(CLEAR, op) return 0; }                            \
+    static void type##_dealloc(PyObject *op) {                                                     \
+        PyTypeObject *own = Py_TYPE(op);                                                           \
+        PyObject_GC_UnTrack(op);                                                                   \
+        type##_clear(op);                                                                          \
+        PyObject_GC_Del(op);                                                                       \
+        Py_DECREF(own);                                                                            \
+    }
+#define LIFE_SLOTS(type)                                                                           \
+    {Py_tp_traverse, type##_traverse}, {Py_tp_clear, type##_clear}, {Py_tp_dealloc, type##_dealloc}
+/* A new object, all of its members zero. */
+#define MAKE(type, of)                                                                             \
+    type *self = PyObject_GC_New(type, of);                                                        \
+    if (!self)                                                                                     \
+        return NULL;                                                                               \
+    memset((char *)self + sizeof(PyObject), 0, sizeof *self - sizeof(PyObject));
+#define OBJECT(type, member) {#member, T_OBJECT, offsetof(type, member), 0, NULL}
+#define FIXED(type, member) {#member, T_OBJECT, offsetof(type, member), READONLY, NULL}
+#define FLAG(type, member) {#member, T_BOOL, offsetof(type, member), 0, NULL}
+#define NUMBER(type, member) {#member, T_LONGLONG, offsetof(type, member), 0, NULL}
+
+static PyObject *held(PyObject *object) {
+    Py_XINCREF(object);
+    return object;
+}
+
+/* ------------------------------------------------------------------------------------------- Clock */
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *lock, *acquire, *release;
+    long long step;
+    char has_measured;
+} Clock;
+#define CLOCK(do, op) do(op, Clock, lock) do(op, Clock, acquire) do(op, Clock, release)
+LIFE(Clock, CLOCK)
+
+static PyObject *clock_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
+    PyObject *lock;
+    (void)keywords;
+    if (!PyArg_ParseTuple(arguments, "O:Clock", &lock))
+        return NULL;
+    PyObject *acquire = PyObject_GetAttrString(lock, "acquire");
+    PyObject *release = acquire ? PyObject_GetAttrString(lock, "release") : NULL;
+    if (!release) {
+        Py_XDECREF(acquire);
+        return NULL;
+    }
+    MAKE(Clock, type)
+    self->lock = held(lock);
+    self->acquire = acquire;
+    self->release = release;
+    PyObject_GC_Track((PyObject *)self);
+    return (PyObject *)self;
+}
+
+static PyMemberDef clock_members[] = {
+    NUMBER(Clock, step), FLAG(Clock, has_measured), FIXED(Clock, lock), {NULL, 0, 0, 0, NULL},
+};
+static PyType_Slot clock_slots[] = {
+    {Py_tp_new, clock_new}, {Py_tp_members, clock_members}, LIFE_SLOTS(Clock), {0, NULL},
+};
+
+/* ------------------------------------------------------------------------------------------- Meter */
+
+/* `ndim` of a shape is NO_SHAPE where there is none. */
+typedef struct {
+    int ndim;
+    int64_t sizes[MOST_DIMS];
+} Shape;
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *clock;
+    int64_t address; /* of the kernel's arguments */
+    int code;        /* of the dtype that is measured; -1: none is */
+    char replaces, is_summed_in_order, varies;
+    Shape known, sample, strides; /* of the last tensor; of a sample that is summed; as it may lie */
+} Meter;
+#define METER(do, op) do(op, Meter, clock)
+LIFE(Meter, METER)
+
+static PyObject *meter_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
+    PyObject *clock;
+    int replaces;
+    (void)keywords;
+    if (!PyArg_ParseTuple(arguments, "O!p:Meter", clock_type, &clock, &replaces))
+        return NULL;
+    MAKE(Meter, type)
+    self->clock = held(clock);
+    self->replaces = (char)replaces;
+    self->is_summed_in_order = 1;
+    self->code = -1;
+    self->known.ndim = self->sample.ndim = self->strides.ndim = NO_SHAPE;
+    PyObject_GC_Track((PyObject *)self);
+    return (PyObject *)self;
+}
+
+/* Reads a tuple of integers, or None. More dims than there is room for are none. */
+static int read_shape(PyObject *tuple, Shape *shape) {
+    Py_ssize_t ndim = tuple && tuple != Py_None ? PyTuple_Size(tuple) : NO_SHAPE;
+    if (ndim == -1 && PyErr_Occurred())
+        return -1;
+    shape->ndim = ndim > MOST_DIMS ? NO_SHAPE : (int)ndim;
+    for (int d = 0; d < shape->ndim; d++)
+        shape->sizes[d] = PyLong_AsLongLong(PyTuple_GetItem(tuple, d));
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+static PyObject *meter_get_shape(PyObject *op, void *unused) {
+    const Shape *known = &((Meter *)op)->known;
+    (void)unused;
+    if (known->ndim == NO_SHAPE)
+        return none();
+    PyObject *shape = PyTuple_New(known->ndim);
+    for (int d = 0; shape && d < known->ndim; d++)
+        PyTuple_SetItem(shape, d, PyLong_FromLongLong(known->sizes[d]));
+    return shape;
+}
+
+static int meter_set_shape(PyObject *op, PyObject *shape, void *unused) {
+    (void)unused;
+    return read_shape(shape, &((Meter *)op)->known);
+}
+
+static PyObject *meter_aim(PyObject *op, PyObject *arguments) {
+    Meter *self = (Meter *)op;
+    long long address;
+    PyObject *sample;
+    if (!PyArg_ParseTuple(arguments, "LO:aim", &address, &sample))
+        return NULL;
+    self->address = address;
+    return read_shape(sample, &self->sample) ? NULL : none();
+}
+
+static PyObject *meter_trust(PyObject *op, PyObject *arguments) {
+    Meter *self = (Meter *)op;
+    int code, in_order;
+    PyObject *strides;
+    if (!PyArg_ParseTuple(arguments, "iOp:trust", &code, &strides, &in_order) ||
+        read_shape(strides, &self->strides))
+        return NULL;
+    self->code = code;
+    self->is_summed_in_order = (char)in_order;
+    return none();
+}
+
+static PyObject *meter_distrust(PyObject *op, PyObject *unused) {
+    (void)unused;
+    ((Meter *)op)->code = -1;
+    return none();
+}
+
+/* As Tensor.is_contiguous. */
+static int is_contiguous(const DLTensor *tensor, int64_t numel) {
+    int64_t expected = 1;
+    for (int d = tensor->ndim - 1; numel && d >= 0; d--) {
+        if (tensor->shape[d] != 1 && tensor->strides[d] != expected)
+            return 0;
+        expected *= tensor->shape[d];
+    }
+    return 1;
+}
+
+static int equal(const Shape *shape, const int64_t *sizes, int ndim, int first) {
+    size_t size = sizeof *sizes * (size_t)(ndim > first ? ndim - first : 0);
+    return shape->ndim == ndim && !memcmp(shape->sizes + first, sizes + first, size);
+}
+
+/* Whether a sum over samples of another shape goes on. */
+static int has_same_samples(const Shape *sample, const DLTensor *tensor) {
+    int ndim = tensor->ndim ? tensor->ndim - 1 : 0;
+    return sample->ndim == ndim &&
+           !memcmp(sample->sizes, tensor->shape + 1, sizeof(int64_t) * (size_t)ndim);
+}
+
+/* Looks at a tensor; whether the kernel can read it as it lies. */
+static int can_read(const Meter *self, PyObject *object, DLTensor *tensor, int64_t *numel) {
+    if (Py_TYPE(object) != tensor_type && Py_TYPE(object) != parameter_type)
+        return 0;
+    /* It raises for what has no memory of its own: sparse, nested, batched. */
+    if (exchange->look(object, tensor) || is_true(ask(is_neg, object))) {
+        PyErr_Clear();
+        return 0;
+    }
+    if (tensor->device_type != CPU || tensor->ndim > MOST_DIMS ||
+        memcmp(&tensor->dtype, DTYPES + self->code, sizeof tensor->dtype))
+        return 0;
+    *numel = 1;
+    for (int d = 0; d < tensor->ndim; d++)
+        *numel *= tensor->shape[d];
+    if (*numel && !tensor->data) /* Freed, or zeros that autograd keeps nowhere. */
+        return 0;
+    if (self->is_summed_in_order && is_contiguous(tensor, *numel))
+        return 1;
+    return equal(&self->strides, tensor->strides, tensor->ndim, 0) &&
+           equal(&self->known, tensor->shape, tensor->ndim, 1);
+}
+
+/* Runs the kernel while the lock is held; 0 where the meter fits no longer. */
+static int run_kernel(Meter *self, const DLTensor *tensor, int64_t numel) {
+    Clock *clock = (Clock *)self->clock;
+    int64_t threads = 1;
+    if (numel >= LARGE) {
+        PyObject *number = PyObject_CallNoArgs(num_threads);
+        threads = number ? PyLong_AsLongLong(number) : 1;
+        Py_XDECREF(number);
+    }
+    PyObject *answer = PyObject_CallNoArgs(clock->acquire);
+    if (!answer)
+        return -1;
+    Py_DECREF(answer);
+    /* Another thread may have brought another dtype meanwhile. */
+    int fits = self->code >= 0 && !memcmp(&tensor->dtype, DTYPES + self->code, sizeof tensor->dtype);
+    if (fits) {
+        clock->has_measured = 1;
+        const char *data = (const char *)tensor->data + tensor->byte_offset;
+        torchtap_measure(data, numel, self->code, self->address, threads, self->replaces);
+    }
+    answer = PyObject_CallNoArgs(clock->release);
+    Py_XDECREF(answer);
+    return answer ? fits : -1;
+}
+
+/* Measures a tensor: 1, or 0 where that takes more care, or -1 with an exception. */
+static int measure(Meter *self, PyObject *object, int64_t step) {
+    DLTensor tensor;
+    int64_t numel;
+    if (self->code < 0 || step != ((Clock *)self->clock)->step ||
+        !can_read(self, object, &tensor, &numel))
+        return 0;
+    if (!equal(&self->known, tensor.shape, tensor.ndim, 0)) {
+        if (self->sample.ndim != NO_SHAPE && !has_same_samples(&self->sample, &tensor))
+            return 0;
+        self->known.ndim = tensor.ndim;
+        memcpy(self->known.sizes, tensor.shape, sizeof(int64_t) * (size_t)tensor.ndim);
+        self->varies = 1;
+    }
+    return run_kernel(self, &tensor, numel);
+}
+
+static PyObject *meter_call(PyObject *op, PyObject *arguments, PyObject *keywords) {
+    PyObject *tensor;
+    long long step;
+    (void)keywords;
+    if (!PyArg_ParseTuple(arguments, "OL:Meter", &tensor, &step))
+        return NULL;
+    int could = measure((Meter *)op, tensor, step);
+    return could < 0 ? NULL : boolean(could);
+}
+
+static PyMethodDef meter_methods[] = {
+    {"aim", meter_aim, METH_VARARGS, "aim(address, shape of a sample that is summed or None)"},
+    {"trust", meter_trust, METH_VARARGS, "trust(dtype code, strides or None, is_summed_in_order)"},
+    {"distrust", meter_distrust, METH_NOARGS, "Measure nothing quickly."},
+    {NULL, NULL, 0, NULL},
+};
+static PyMemberDef meter_members[] = {FLAG(Meter, varies), {NULL, 0, 0, 0, NULL}};
+static PyGetSetDef meter_properties[] = {
+    {"shape", meter_get_shape, meter_set_shape, NULL, NULL}, {NULL, NULL, NULL, NULL, NULL},
+};
+static PyType_Slot meter_slots[] = {
+    {Py_tp_new, meter_new},          {Py_tp_call, meter_call},
+    {Py_tp_methods, meter_methods},  {Py_tp_members, meter_members},
+    {Py_tp_getset, meter_properties}, LIFE_SLOTS(Meter), {0, NULL},
+};
+
+/* --------------------------------------------------------------------------------------- SiteState */
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *site, *meter, *reason, *copies;
+    long long expected, received;
+    char seen;
+} State;
+#define STATE(do, op) do(op, State, site) do(op, State, meter) do(op, State, reason) do(op, State, copies)
+LIFE(State, STATE)
+
+static PyObject *state_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
+    PyObject *site, *copies, *meter;
+    (void)keywords;
+    if (!PyArg_ParseTuple(arguments, "OOO:SiteState", &site, &copies, &meter))
+        return NULL;
+    MAKE(State, type)
+    self->site = held(site);
+    self->copies = held(copies);
+    self->meter = held(meter);
+    PyObject_GC_Track((PyObject *)self);
+    return (PyObject *)self;
+}
+
+static PyMemberDef state_members[] = {
+    OBJECT(State, site),     OBJECT(State, meter),    OBJECT(State, reason), OBJECT(State, copies),
+    NUMBER(State, expected), NUMBER(State, received), FLAG(State, seen),     {NULL, 0, 0, 0, NULL},
+};
+static PyType_Slot state_slots[] = {
+    {Py_tp_new, state_new}, {Py_tp_members, state_members}, LIFE_SLOTS(State), {0, NULL},
+};
+
+static int measure_at(State *state, PyObject *tensor, int64_t step) {
+    return Py_TYPE(state->meter) == meter_type ? measure((Meter *)state->meter, tensor, step) : 0;
+}
+
+/* --------------------------------------------------------------------------------------- Gradients */
+
+/* Takes plain gradients for a ``capture.gradient_ports.Gradients``, which takes all others. */
+typedef struct {
+    PyObject_HEAD
+    PyObject *others, *own_deliver;
+    PyObject *tables, *join; /* of its TensorHooks: tables of tensors, and how to share one */
+    PyObject *followed;      /* views that are followed, by thread */
+    PyObject *pending, *repair;
+} Gradients;
+#define GRADIENTS(do, op)                                                                          \
+    do(op, Gradients, others) do(op, Gradients, own_deliver) do(op, Gradients, tables)             \
+    do(op, Gradients, join) do(op, Gradients, followed) do(op, Gradients, pending)                 \
+    do(op, Gradients, repair)
+LIFE(Gradients, GRADIENTS)
+
+static PyObject *gradients_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
+    PyObject *given[6];
+    (void)keywords;
+    if (!PyArg_ParseTuple(arguments, "OO!OOOO:Gradients", given, &PyList_Type, given + 1, given + 2,
+                          given + 3, given + 4, given + 5))
+        return NULL;
+    MAKE(Gradients, type)
+    self->others = held(given[0]);
+    self->tables = held(given[1]);
+    self->join = held(given[2]);
+    self->followed = held(given[3]);
+    self->pending = held(given[4]);
+    self->repair = held(given[5]);
+    self->own_deliver = NULL;
+    PyObject_GC_Track((PyObject *)self);
+    return (PyObject *)self;
+}
+
+/* Hands a gradient that is not plain to Python. */
+static PyObject *deliver_there(Gradients *self, PyObject *state, PyObject *step, PyObject *call,
+                               PyObject *gradient) {
+    PyObject *labels = PyTuple_New(0);
+    PyObject *answer = labels ? PyObject_CallMethodObjArgs(self->others, n_deliver, state, step, call,
+                                                           labels, gradient, NULL)
+                              : NULL;
+    Py_XDECREF(labels);
+    return answer;
+}
+
+static PyObject *deliver(Gradients *self, State *state, PyObject *step, PyObject *call,
+                         PyObject *gradient) {
+    if (gradient == Py_None || !self->others)
+        return none();
+    int could = measure_at(state, gradient, PyLong_AsLongLong(step));
+    if (could < 0)
+        return NULL;
+    if (!could)
+        return deliver_there(self, (PyObject *)state, step, call, gradient);
+    state->received++;
+    state->seen = 1;
+    return none();
+}
+
+static PyObject *gradients_deliver(PyObject *op, PyObject *const *arguments, Py_ssize_t given) {
+    if (given != 4 || Py_TYPE(arguments[0]) != state_type) {
+        PyErr_SetString(PyExc_TypeError, "deliver takes a state, step, call and gradient");
+        return NULL;
+    }
+    return deliver((Gradients *)op, (State *)arguments[0], arguments[1], arguments[2], arguments[3]);
+}
+
+/* Hooks on tensors of graphs that are still alive hold it, and must hold nothing else. */
+static PyObject *gradients_release(PyObject *op, PyObject *unused) {
+    (void)unused;
+    Gradients_clear(op);
+    return none();
+}
+
+static PyMethodDef gradients_methods[] = {
+    {"deliver", (PyCFunction)(void (*)(void))gradients_deliver, METH_FASTCALL,
+     "deliver(state, step, call, gradient): takes a gradient that has arrived"},
+    {"release", gradients_release, METH_NOARGS, "Take no gradient any more."},
+    {NULL, NULL, 0, NULL},
+};
+static PyMemberDef gradients_members[] = {
+    {"gradients", T_OBJECT, offsetof(Gradients, others), READONLY, NULL}, {NULL, 0, 0, 0, NULL},
+};
+static PyType_Slot gradients_slots[] = {
+    {Py_tp_new, gradients_new}, {Py_tp_methods, gradients_methods},
+    {Py_tp_members, gradients_members}, LIFE_SLOTS(Gradients), {0, NULL},
+};
+
+/* ------------------------------------------------------- Arrival: of the gradient of a returned view */
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *owner, *state, *step, *call;
+    PyObject *alias;   /* shares the version counter of the view; NULL of a leaf's */
+    PyObject *pending; /* takes over where anything wrote into the view */
+    int64_t version;
+} Arrival;
+#define ARRIVAL(do, op)                                                                            \
+    do(op, Arrival, owner) do(op, Arrival, state) do(op, Arrival, step) do(op, Arrival, call)      \
+    do(op, Arrival, alias) do(op, Arrival, pending)
+LIFE(Arrival, ARRIVAL)
+
+/* Whether anything wrote into the view since it was returned. */
+static int is_overwritten(const Arrival *self) {
+    if (!self->alias)
+        return 0;
+    int64_t version = version_of(self->alias);
+    return version < 0 ? -1 : version != self->version;
+}
+
+static PyObject *arrival_add(PyObject *op, PyObject *part) {
+    Arrival *self = (Arrival *)op;
+    if (part == Py_None || !((Gradients *)self->owner)->others)
+        return none();
+    if (!self->pending) {
+        int lost = is_overwritten(self);
+        if (lost < 0)
+            return NULL;
+        if (!lost)
+            return deliver((Gradients *)self->owner, (State *)self->state, self->step, self->call,
+                           part);
+        PyObject *version = PyLong_FromLongLong(self->version);
+        self->pending = version ? PyObject_CallFunctionObjArgs(
+                                      ((Gradients *)self->owner)->pending, self->state, self->step,
+                                      self->call, self->alias, version, NULL)
+                                : NULL;
+        Py_XDECREF(version);
+        if (!self->pending)
+            return NULL;
+    }
+    return PyObject_CallMethodObjArgs(self->pending, n_add, part, NULL);
+}
+
+static PyMethodDef arrival_methods[] = {
+    {"add", arrival_add, METH_O, "add(part): takes a gradient that has arrived"},
+    {NULL, NULL, 0, NULL},
+};
+static PyObject *arrival_get_gradients(PyObject *op, void *unused) {
+    PyObject *others = ((Gradients *)((Arrival *)op)->owner)->others;
+    (void)unused;
+    return held(others ? others : Py_None);
+}
+
+static PyMemberDef arrival_members[] = {FIXED(Arrival, state), {NULL, 0, 0, 0, NULL}};
+static PyGetSetDef arrival_properties[] = {
+    {"gradients", arrival_get_gradients, NULL, NULL, NULL}, {NULL, NULL, NULL, NULL, NULL},
+};
+static PyType_Slot arrival_slots[] = {
+    {Py_tp_methods, arrival_methods}, {Py_tp_members, arrival_members},
+    {Py_tp_getset, arrival_properties}, LIFE_SLOTS(Arrival), {0, NULL},
+};
+
+/* ------------------------------------------- FollowedView: while the calls around a returned view run */
+
+/* Holds the graph of its view, so no hook may hold it. */
+typedef struct {
+    PyObject_HEAD
+    PyObject *view, *first, *arrival;
+} Followed;
+#define FOLLOWED(do, op) do(op, Followed, view) do(op, Followed, first) do(op, Followed, arrival)
+LIFE(Followed, FOLLOWED)
+
+static PyObject *followed_is_overwritten(PyObject *op, void *unused) {
+    (void)unused;
+    int is = is_overwritten((Arrival *)((Followed *)op)->arrival);
+    return is < 0 ? NULL : boolean(is);
+}
+
+static PyObject *followed_repair(PyObject *op, PyObject *unused) {
+    Followed *self = (Followed *)op;
+    Arrival *arrival = (Arrival *)self->arrival;
+    PyObject *pending, *handle, *version = PyLong_FromLongLong(arrival->version);
+    (void)unused;
+    PyObject *found = version ? PyObject_CallFunctionObjArgs(
+                                    ((Gradients *)arrival->owner)->repair, self->view, self->first,
+                                    arrival->state, arrival->step, arrival->call, arrival->alias,
+                                    version, NULL)
+                              : NULL;
+    Py_XDECREF(version);
+    if (!found || found == Py_None)
+        return found;
+    if (!PyArg_ParseTuple(found, "OO", &pending, &handle)) {
+        Py_DECREF(found);
+        return NULL;
+    }
+    PyObject *before = arrival->pending;
+    arrival->pending = held(pending);
+    Py_XDECREF(before);
+    Py_INCREF(handle);
+    Py_DECREF(found);
+    return handle;
+}
+
+static PyMethodDef followed_methods[] = {
+    {"repair", followed_repair, METH_NOARGS, "Follow the view to the node that took over."},
+    {NULL, NULL, 0, NULL},
+};
+static PyMemberDef followed_members[] = {FIXED(Followed, view), {NULL, 0, 0, 0, NULL}};
+static PyGetSetDef followed_properties[] = {
+    {"is_overwritten", followed_is_overwritten, NULL, NULL, NULL}, {NULL, NULL, NULL, NULL, NULL},
+};
+static PyType_Slot followed_slots[] = {
+    {Py_tp_methods, followed_methods}, {Py_tp_members, followed_members},
+    {Py_tp_getset, followed_properties}, LIFE_SLOTS(Followed), {0, NULL},
+};
+
+/* ------------------------------------------------------------- Leaving: the end of a module's calls */
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *listener, *busy, *running, *tap, *calls, *output, *gradient, *gradients;
+    char has_trained; /* the tap knows of it */
+} Leaving;
+#define LEAVING(do, op)                                                                            \
+    do(op, Leaving, listener) do(op, Leaving, busy) do(op, Leaving, running) do(op, Leaving, tap)  \
+    do(op, Leaving, calls) do(op, Leaving, output) do(op, Leaving, gradient)                       \
+    do(op, Leaving, gradients)
+LIFE(Leaving, LEAVING)
+
+static PyObject *leaving_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
+    PyObject *given[8];
+    (void)keywords;
+    if (!PyArg_ParseTuple(arguments, "OO!OOOOOO!:Leaving", given, &PySet_Type, given + 1, given + 2,
+                          given + 3, given + 4, given + 5, given + 6, gradients_type, given + 7))
+        return NULL;
+    for (int i = 5; i < 7; i++) {
+        if (given[i] != Py_None && Py_TYPE(given[i]) != state_type) {
+            PyErr_SetString(PyExc_TypeError, "expected a native SiteState or None");
+            return NULL;
+        }
+    }
+    MAKE(Leaving, type)
+    PyObject **members[] = {&self->listener, &self->busy,   &self->running,  &self->tap,
+                            &self->calls,    &self->output, &self->gradient, &self->gradients};
+    for (int i = 0; i < 8; i++)
+        *members[i] = held(given[i] == Py_None ? NULL : given[i]);
+    PyObject_GC_Track((PyObject *)self);
+    return (PyObject *)self;
+}
+static PyType_Slot leaving_slots[] = {{Py_tp_new, leaving_new}, LIFE_SLOTS(Leaving), {0, NULL}};
+
+/* As callbacks.is_of_plain_training, of a tensor with a graph. */
+static int is_of_plain_training(void) {
+    PyObject *task = PyObject_CallNoArgs(current_task);
+    long long number = task ? PyLong_AsLongLong(task) : -2;
+    Py_XDECREF(task);
+    if (number != -1)
+        return PyErr_Occurred() ? -1 : 0;
+    int is = is_none(ask(top_saved_hooks, Py_True));
+    is = is == 1 ? is_none(PyObject_CallNoArgs(transform_running)) : is;
+    return is == 1 ? is_none(PyObject_CallNoArgs(tracing_state)) : is;
+}
+
+/* Puts a hook on a tensor that an operation made, as hooks.tensor_hooks.TensorHooks.put. */
+static int put_hook(const Gradients *self, PyObject *tensor, PyObject *node, PyObject *table,
+                    PyObject *hook) {
+    PyObject *answer = NULL, *reference = NULL;
+    if (table != Py_None) {
+        answer = PyObject_CallFunctionObjArgs(self->join, table, hook, NULL);
+        Py_XDECREF(answer);
+        return answer ? 0 : -1;
+    }
+    PyObject *made = PyObject_CallNoArgs(new_table);
+    int failed = !made || PyObject_SetAttr(tensor, n__backward_hooks, made) ||
+                 !(answer = PyObject_CallMethodObjArgs(node, n__register_hook_dict, tensor, NULL)) ||
+                 !(reference = PyWeakref_NewRef(made, NULL)) ||
+                 PyList_Append(self->tables, reference) || PyObject_SetItem(made, hook, hook);
+    Py_XDECREF(answer);
+    Py_XDECREF(reference);
+    Py_XDECREF(made);
+    return failed ? -1 : 0;
+}
+
+/* Follows a view that was returned; its arrival is what its hook belongs to. */
+static PyObject *follow(Gradients *self, PyObject *state, PyObject *step, PyObject *call,
+                        PyObject *view) {
+    Arrival *arrival = PyObject_GC_New(Arrival, arrival_type);
+    if (!arrival)
+        return NULL;
+    memset((char *)arrival + sizeof(PyObject), 0, sizeof *arrival - sizeof(PyObject));
+    arrival->owner = held((PyObject *)self);
+    arrival->state = held(state);
+    arrival->step = held(step);
+    arrival->call = held(call);
+    PyObject_GC_Track((PyObject *)arrival);
+    PyObject *base = PyObject_GetAttr(view, n__base), *list = NULL;
+    int of_leaf = base ? is_true(PyObject_GetAttr(base, n_is_leaf)) : -1;
+    Py_XDECREF(base);
+    if (of_leaf == 1)
+        return (PyObject *)arrival;
+    Followed *followed = of_leaf ? NULL : PyObject_GC_New(Followed, followed_type);
+    int failed = !followed;
+    if (followed) {
+        memset((char *)followed + sizeof(PyObject), 0, sizeof *followed - sizeof(PyObject));
+        followed->view = held(view);
+        followed->arrival = held((PyObject *)arrival);
+        PyObject_GC_Track((PyObject *)followed);
+        failed = !(arrival->alias = ask(detach, view)) ||
+                 (arrival->version = version_of(view)) < 0 ||
+                 !(followed->first = PyObject_CallNoArgs(sequence_number)) ||
+                 !(list = PyObject_GetAttr(self->followed, n_views)) ||
+                 PyList_Append(list, (PyObject *)followed);
+    }
+    Py_XDECREF(list);
+    Py_XDECREF((PyObject *)followed);
+    if (failed)
+        Py_CLEAR(arrival);
+    return (PyObject *)arrival;
+}
+
+/* Receives the gradient of a plain tensor, as Gradients.expect_plain. */
+static int expect(const Leaving *self, PyObject *tensor, PyObject *node, PyObject *table,
+                  PyObject *step, PyObject *call, int of_view) {
+    Gradients *gradients = (Gradients *)self->gradients;
+    PyObject *hook = NULL;
+    ((State *)self->gradient)->expected++;
+    if (of_view) {
+        PyObject *arrival = follow(gradients, self->gradient, step, call, tensor);
+        PyObject *add = arrival ? PyObject_GetAttr(arrival, n_add) : NULL;
+        hook = add ? ask(grad_hook, add) : NULL;
+        Py_XDECREF(add);
+        Py_XDECREF(arrival);
+    } else {
+        PyObject *own = PyObject_GetAttr((PyObject *)gradients, n_deliver);
+        hook = own ? PyObject_CallFunctionObjArgs(grad_hook, own, self->gradient, step, call, NULL)
+                   : NULL;
+        Py_XDECREF(own);
+    }
+    int failed = !hook || put_hook(gradients, tensor, node, table, hook);
+    Py_XDECREF(hook);
+    return failed ? -1 : 0;
+}
+
+/* Whether a call is running around this one, that will tell of writes into a view. */
+static int is_inside_a_call(const Leaving *self) {
+    PyObject *stack = PyObject_GetAttr(self->running, n_stack);
+    Py_ssize_t size = stack ? PyList_Size(stack) : -1;
+    Py_XDECREF(stack);
+    return size < 0 ? -1 : size > 0;
+}
+
+/* Takes the output of a call: 1, or 0 where it is not plain and nothing was noted, or -1. */
+static int take_output(Leaving *self, PyObject *output, PyObject *node, PyObject *step) {
+    State *state = (State *)self->output;
+    PyObject *table = NULL, *call = NULL;
+    int of_view = is_true(PyObject_CallMethodObjArgs(output, n__is_view, NULL)), plain = of_view == 1 ? is_inside_a_call(self) : 1;
+    if (of_view < 0 || plain < 1)
+        return of_view < 0 ? -1 : plain;
+    plain = is_of_plain_training();
+    if (plain == 1 && self->gradient && !(table = PyObject_GetAttr(output, n__backward_hooks)))
+        plain = -1;
+    if (plain == 1 && state) {
+        plain = measure_at(state, output, PyLong_AsLongLong(step));
+        state->seen |= plain == 1;
+    }
+    if (plain == 1) {
+        call = PyIter_Next(self->calls);
+        plain = call ? 1 : -1;
+    }
+    if (plain == 1 && self->gradient && expect(self, output, node, table, step, call, of_view))
+        plain = -1;
+    Py_XDECREF(table);
+    Py_XDECREF(call);
+    return plain;
+}
+
+/* Whether calls of the tap are known to train: the first one goes by Python, which notes it. */
+static int has_trained(Leaving *self) {
+    if (!self->has_trained) {
+        int has = is_true(PyObject_GetAttr(self->tap, n_has_run));
+        has = has == 1 ? is_true(PyObject_GetAttr(self->tap, n_has_trained)) : has;
+        if (has < 0)
+            return -1;
+        self->has_trained = (char)has;
+    }
+    return self->has_trained;
+}
+
+static int leave_plain(Leaving *self, PyObject *output) {
+    if (Py_TYPE(output) != tensor_type || PySet_Size(self->busy))
+        return 0;
+    if (self->output && ((State *)self->output)->copies != Py_False)
+        return 0;
+    int plain = has_trained(self);
+    if (plain < 1)
+        return plain;
+    PyObject *node = PyObject_GetAttr(output, n_grad_fn);
+    PyObject *step = node ? PyObject_GetAttr(self->listener, n_step) : NULL;
+    plain = !step ? -1 : node == Py_None ? 0 : take_output(self, output, node, step);
+    Py_XDECREF(node);
+    Py_XDECREF(step);
+    return plain;
+}
+
+/* leave(leaving, hook, module, args, kwargs, output): the forward hook of a module. Where the call
+   is not plain, `hook` does it. PyTorch may leave out `kwargs`, see hooks.module_hook.Keywords. */
+static PyObject *leave(PyObject *module, PyObject *const *arguments, Py_ssize_t given) {
+    (void)module;
+    if (given < 5 || Py_TYPE(arguments[0]) != leaving_type) {
+        PyErr_SetString(PyExc_TypeError, "leave takes a Leaving and what a forward hook is given");
+        return NULL;
+    }
+    Leaving *self = (Leaving *)arguments[0];
+    int recording = is_true(PyObject_GetAttr(self->listener, n_recording));
+    if (recording < 1)
+        return recording ? NULL : none();
+    int plain = leave_plain(self, arguments[given - 1]);
+    if (plain)
+        return plain < 0 ? NULL : none();
+    PyObject *passed = PyTuple_New(given - 2);
+    for (Py_ssize_t i = 2; passed && i < given; i++) {
+        Py_INCREF(arguments[i]);
+        PyTuple_SetItem(passed, i - 2, arguments[i]);
+    }
+    PyObject *answer = passed ? PyObject_Call(arguments[1], passed, NULL) : NULL;
+    Py_XDECREF(passed);
+    return answer;
+}
+
+/* -------------------------------------------------------------------------------- the Python door */
+
+/* Keeps what is handed in, from the place `first` on. */
+static int keep(PyObject *arguments, Py_ssize_t first, PyObject **const *bound, Py_ssize_t count) {
+    if (PyTuple_Size(arguments) != first + count) {
+        PyErr_Format(PyExc_TypeError, "expected %zd arguments", first + count);
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *before = *bound[i];
+        *bound[i] = held(PyTuple_GetItem(arguments, first + i));
+        Py_XDECREF(before);
+    }
+    return 0;
+}
+
+/* Whether tensors can be read by the table of C functions that their class has. */
+static PyObject *bind_tensors(PyObject *module, PyObject *arguments) {
+    PyObject *capsule = PyTuple_GetItem(arguments, 0);
+    (void)module;
+    const Exchange *found =
+        capsule ? PyCapsule_GetPointer(capsule, "dlpack_exchange_api") : NULL;
+    if (!found)
+        return NULL;
+    if (found->major != 1 || !found->look)
+        return boolean(0);
+    if (keep(arguments, 1, OF_TENSORS, LENGTH(OF_TENSORS)))
+        return NULL;
+    exchange = found;
+    return boolean(1);
+}
+
+static PyObject *bind_calls(PyObject *module, PyObject *arguments) {
+    (void)module;
+    return keep(arguments, 0, OF_CALLS, LENGTH(OF_CALLS)) ? NULL : none();
+}
+
+static PyMethodDef functions[] = {
+    {"bind_tensors", bind_tensors, METH_VARARGS,
+     "bind_tensors(exchange, Tensor, Parameter, is_neg, get_num_threads) -> whether it is known"},
+    {"bind_calls", bind_calls, METH_VARARGS,
+     "bind_calls(current_task, top_saved_hooks, transform_running, tracing_state, "
+     "sequence_number, detach, GradHook, OrderedDict)"},
+    {"leave", (PyCFunction)(void (*)(void))leave, METH_FASTCALL,
+     "leave(leaving, hook, module, args, kwargs, output): a forward hook"},
+    {NULL, NULL, 0, NULL},
+};
+
+int torchtap_add_calls(PyObject *module) {
+    static const unsigned int flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC;
+    static const unsigned int own = Py_TPFLAGS_DISALLOW_INSTANTIATION; /* made here alone */
+    struct {
+        const char *name, *full_name;
+        PyTypeObject **type;
+        size_t size;
+        PyType_Slot *slots;
+        unsigned int more;
+    } types[] = {
+#define ROW(name, type, var, slots, more)                                                          \
+    {name, "torchtap.stats.kernels._kernel." name, &var, sizeof(type), slots, more}
+        ROW("Clock", Clock, clock_type, clock_slots, 0),
+        ROW("Meter", Meter, meter_type, meter_slots, 0),
+        ROW("SiteState", State, state_type, state_slots, 0),
+        ROW("Gradients", Gradients, gradients_type, gradients_slots, 0),
+        ROW("Arrival", Arrival, arrival_type, arrival_slots, own),
+        ROW("FollowedView", Followed, followed_type, followed_slots, own),
+        ROW("Leaving", Leaving, leaving_type, leaving_slots, 0),
+    };
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        PyType_Spec spec = {types[i].full_name, (int)types[i].size, 0, flags | types[i].more,
+                            types[i].slots};
+        *types[i].type = (PyTypeObject *)PyType_FromSpec(&spec);
+        if (!*types[i].type)
+            return -1;
+        Py_INCREF((PyObject *)*types[i].type);
+        if (PyModule_AddObject(module, types[i].name, (PyObject *)*types[i].type))
+            return -1;
+    }
+#define INTERN(name)                                                                               \
+    if (!(n_##name = PyUnicode_InternFromString(#name)))                                           \
+        return -1;
+    NAMES(INTERN)
+    return PyModule_AddFunctions(module, functions);
+}

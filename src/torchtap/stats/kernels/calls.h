@@ -1,0 +1,16 @@
+/* What kernel.c and calls.c know of each other. */
+
+#ifndef TORCHTAP_CALLS_H
+#define TORCHTAP_CALLS_H
+
+#include <stdint.h>
+
+/* Measures into the arguments at an address (native.KernelArgs). The GIL is held, and let go while
+   the tensor is large. `replaces`: what was measured before is forgotten. */
+void torchtap_measure(const char *data, int64_t numel, int code, int64_t aim, int64_t threads,
+                      int replaces);
+
+/* Adds the types and functions of calls.c to the module; -1 with an exception. */
+int torchtap_add_calls(PyObject *module);
+
+#endif

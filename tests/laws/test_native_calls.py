@@ -1,0 +1,300 @@
+"""Plain calls that are taken natively leave the same as those that Python takes, to the bit.
+
+The two share the kernels and their tallies, and neither is the truth here: ``test_laws.py`` and the
+tests of ``capture/`` compare each with it, whichever is in use.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from models import TinyGPT
+from random_numbers import fixed_seed
+from torch import nn
+
+import torchtap as tt
+from torchtap.hooks.module_hook import NativeHook
+from torchtap.stats.kernels import native
+from torchtap.testing import Net, Specimen, default_loss, zoo
+
+if not native.can_take_calls():
+    pytest.skip("the native kernel was not built", allow_module_level=True)
+
+NUM_STEPS = 3
+WHERE = "*:output,grad_output"
+"""Ports of plain calls. A module of which more is wanted is left to Python as a whole."""
+Program = Callable[[nn.Module, tt.Watch], None]
+
+
+def tallies(w: tt.Watch) -> dict[str, tuple[Any, ...]]:
+    """Return the counts of each site, and of each module."""
+    found: dict[str, tuple[Any, ...]] = {}
+    for path, tap in w._engine.hooks.taps.items():
+        found[f"{path} itself"] = (tap.has_run, tap.has_trained, next(tap.calls))
+        for (port, leaf), state in tap.states.items():
+            if state is not None:
+                counts = state.expected, state.received, state.seen, state.reason, state.copies
+                found[f"{path}:{port}[{leaf}]"] = counts
+    return found
+
+
+def measured(w: tt.Watch) -> dict[str, Any]:
+    """All that was measured, as text and bytes."""
+    series = w._delivery.sinks[0].measured()  # type: ignore[attr-defined]
+    steps, rows = series.rows.as_array()
+    found: dict[str, Any] = {"steps": steps, "rows": rows.tobytes()}
+    for place, summary in enumerate(series.measured):
+        about = str(summary.site), summary.dtype, summary.shape, summary.num_samples, summary.notes
+        found[f"site {place}"] = repr(about)
+        sums = summary.mean_sum
+        found[f"sums {place}"] = None if sums is None else np.asarray(sums).tobytes()
+        for step in (*steps, -1):
+            counted = series.histogram(step, place)
+            found[f"histogram {place} {step}"] = counted and (
+                counted.bins.tobytes(),
+                counted.counts.tobytes(),
+                counted.is_sample,
+            )
+    return found
+
+
+def outcome(
+    build: Callable[[], nn.Module], program: Program, where: str | list[str], **how: Any
+) -> dict[str, Any]:
+    """Return all that a watch of a program has at its end."""
+    model = build()
+    with fixed_seed(), tt.watch(model, where, to=tt.Stats(**how)) as w:
+        for _ in range(NUM_STEPS):
+            program(model, w)
+            w.step()
+        return measured(w) | {"tallies": tallies(w), "absent": [repr(one) for one in w.absent]}
+
+
+def assert_equal(
+    monkeypatch: pytest.MonkeyPatch,
+    build: Callable[[], nn.Module],
+    program: Program,
+    where: str | list[str] = WHERE,
+    **how: Any,
+) -> None:
+    """Assert that both ways leave the same."""
+    found = []
+    for way in ("0", "1"):
+        monkeypatch.setenv("TORCHTAP_NATIVE", way)
+        found.append(outcome(build, program, where, **how))
+    python, natively = found
+    assert natively == python
+
+
+def train(model: nn.Module, *args: Any, **kwargs: Any) -> None:
+    default_loss(model(*args, **kwargs)).backward()
+    model.zero_grad()
+
+
+@pytest.mark.parametrize("specimen", zoo(), ids=str)
+def test_a_specimen_leaves_the_same(specimen: Specimen, monkeypatch: pytest.MonkeyPatch) -> None:
+    def program(model: nn.Module, w: tt.Watch) -> None:
+        args, kwargs = specimen.inputs()
+        try:
+            output = model(*args, **kwargs)
+        except Exception as error:
+            if specimen.raises is None or not isinstance(error, specimen.raises):
+                raise
+            return
+        if specimen.backward:
+            default_loss(output).backward()
+
+    assert_equal(monkeypatch, specimen.build, program)
+
+
+TOKENS = torch.arange(64).reshape(4, 16) % 65
+
+
+def gpt() -> nn.Module:
+    torch.manual_seed(0)
+    return TinyGPT(layers=2)
+
+
+def test_most_calls_of_a_training_are_taken_natively() -> None:
+    """Else the rest of this file would compare Python with itself."""
+    model, seen = gpt(), list[Any]()
+    with tt.watch(model, WHERE, to=tt.Stats()) as w:
+        hooks: list[Any] = [h for m in model.modules() for h in m._forward_hooks.values()]
+        for _ in range(2):
+            train(model, TOKENS)
+        others = [h for h in hooks if not isinstance(h, NativeHook)]
+        seen.append(w._engine.hooks.taps[""])
+    assert len(hooks) - len(others) == len(list(model.modules())) - 1
+    assert [hook.tap for hook in others] == seen
+
+
+@pytest.mark.parametrize(
+    "how",
+    [{}, {"histogram": False}, {"exact": True}, {"sample_mean": ("output", "grad_output")}],
+    ids=str,
+)
+def test_a_training_leaves_the_same(how: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    def program(model: nn.Module, w: tt.Watch) -> None:
+        train(model, TOKENS)
+
+    assert_equal(monkeypatch, gpt, program, **how)
+
+
+def test_modules_of_which_more_is_wanted_leave_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    def program(model: nn.Module, w: tt.Watch) -> None:
+        train(model, TOKENS)
+
+    where = ["*:output,grad_output", "blocks.0*:input,grad_input,param_grad"]
+    assert_equal(monkeypatch, gpt, program, where)
+
+
+def conv() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(inplace=True), nn.Flatten())
+
+
+def image(rows: int = 2, size: int = 8) -> torch.Tensor:
+    return torch.randn(rows, 3, size, size, generator=torch.Generator().manual_seed(1))
+
+
+def shapes_vary(model: nn.Module, w: tt.Watch) -> None:
+    for rows, size in ((2, 8), (3, 8), (0, 8), (2, 6)):
+        train(model, image(rows, size))
+
+
+def channels_last(model: nn.Module, w: tt.Watch) -> None:
+    model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    train(model, image().to(memory_format=torch.channels_last))
+    train(model, image())
+
+
+def dtypes_vary(model: nn.Module, w: tt.Watch) -> None:
+    train(model, image())
+    with torch.autocast("cpu", torch.bfloat16):
+        train(model, image())
+    model.double()
+    train(model, image().double())
+    model.float()
+
+
+def backward_twice(model: nn.Module, w: tt.Watch) -> None:
+    loss = default_loss(model(image()))
+    loss.backward(retain_graph=True)
+    loss.backward()
+
+
+def paused(model: nn.Module, w: tt.Watch) -> None:
+    with w.pause():
+        train(model, image())
+    train(model, image())
+
+
+def evaluated(model: nn.Module, w: tt.Watch) -> None:
+    train(model, image())
+    with torch.no_grad():
+        model(image())
+    with w.evaluating():
+        train(model, image())
+
+
+def edited(model: nn.Module, w: tt.Watch) -> None:
+    edits = {"1": tt.edits.scale(2.0), "1:grad_output": tt.edits.clamp(min=0)}
+    with tt.edit(model, edits):
+        train(model, image())
+
+
+def second_order(model: nn.Module, w: tt.Watch) -> None:
+    x = image().requires_grad_()
+    (slope,) = torch.autograd.grad(model(x).square().sum(), x, create_graph=True)
+    slope.square().sum().backward()
+
+
+def batched(model: nn.Module, w: tt.Watch) -> None:
+    x = torch.ones(2, 3, 8, 8, requires_grad=True)
+    y = model(x)
+    torch.autograd.grad(y, x, torch.ones(2, *y.shape), is_grads_batched=True, retain_graph=True)
+    y.sum().backward()
+
+
+def transformed(model: nn.Module, w: tt.Watch) -> None:
+    model.eval()
+    torch.func.vmap(model, randomness="same")(image().unsqueeze(0))
+    model.train()
+    train(model, image())
+
+
+def late(model: nn.Module, w: tt.Watch) -> None:
+    loss = default_loss(model(image()))
+    w.step()
+    loss.backward()
+
+
+def in_threads(model: nn.Module, w: tt.Watch) -> None:
+    """One after the other: sums over samples depend on the order."""
+    for _ in range(2):
+        thread = threading.Thread(target=train, args=(model, image()))
+        thread.start()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        shapes_vary,
+        channels_last,
+        dtypes_vary,
+        backward_twice,
+        paused,
+        evaluated,
+        edited,
+        second_order,
+        batched,
+        transformed,
+        late,
+        in_threads,
+    ],
+    ids=lambda program: program.__name__,
+)
+def test_a_program_that_is_not_plain_leaves_the_same(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert_equal(monkeypatch, conv, program)
+
+
+def views_overwritten() -> nn.Module:
+    """Returned views are written into while calls around them run, and after the last one."""
+    torch.manual_seed(0)
+
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        y = m.a(x)  # Without a bias and of three dims: a view.
+        z = m.flat(y)
+        y.mul_(2)
+        z[:, :3] += 1
+        return m.b(y) + z.sum()
+
+    a, b = nn.Linear(8, 8, bias=False), nn.Linear(8, 8, bias=False)
+    return Net(forward, a=a, flat=nn.Flatten(1), b=b)
+
+
+@pytest.mark.parametrize("is_written", [False, True], ids=["inside", "and outside"])
+def test_views_that_are_overwritten_leave_the_same(
+    is_written: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[torch.Tensor] = []
+
+    def program(model: nn.Module, w: tt.Watch) -> None:
+        x = torch.ones(4, 5, 8)
+        handle = model.b.register_forward_hook(lambda m, a, output: kept.append(output))
+        y = model(x)
+        handle.remove()
+        if is_written:
+            kept[-1].mul_(3)
+            y = y + kept[-1].sum()
+        y.sum().backward()
+
+    assert_equal(monkeypatch, views_overwritten, program)
