@@ -65,9 +65,11 @@ def new_gradients(gradients: Gradients) -> Any:
 def plainly(hook: PostForward, listener: Listener) -> PostForward | NativeHook:
     """Return a hook that takes plain calls natively in front of another, or that one alone."""
     tap, gradients = hook.tap, listener.gradients.plain
+    if hook.has_frame or gradients is None:
+        return hook
     states = [state for state in (tap.plain_output, tap.plain_gradient) if state is not None]
     is_metered = states and all(isinstance(one.meter, native.kernel().Meter) for one in states)
-    if hook.has_frame or gradients is None or not is_metered:
+    if not is_metered:
         return hook
     running, calls = listener.hooks.running, tap.calls
     leaving = native.kernel().Leaving(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,22 +13,20 @@ from torch.optim import Optimizer
 
 from torchtap.capture.training.scalers import Scalers
 from torchtap.capture.unobserved import forget_observer, note_observer
-from torchtap.capture.watch_handle import numbers_of, watches_of
 from torchtap.core.torch_private import call_after_backward, current_task
+from torchtap.diagnosis.origins.bad_losses import bad_loss, bad_root
+from torchtap.diagnosis.origins.gradients_aside import GradientsAside
 from torchtap.diagnosis.origins.guarded_steps import GuardedSteps
 from torchtap.diagnosis.origins.investigate import Evidence
 from torchtap.diagnosis.origins.nonfinite_steps import Hits
 from torchtap.diagnosis.origins.recorder import Recorder
 from torchtap.diagnosis.origins.suspects import (
     OptimizedParams,
-    first_bad_loss,
     gradients_are_finite,
 )
 from torchtap.diagnosis.origins.verdict_of_ranks import Ranks
 from torchtap.hooks.module_hook import keep_dynamo_out
 from torchtap.hooks.optimizer_hooks import has_closure, listen_to_optimizers
-
-_OF_BACKWARD = "number from which the backward began"
 
 
 class GuardEngine:
@@ -58,14 +55,14 @@ class GuardEngine:
         ranks: Ranks,
     ) -> None:
         self.steps = GuardedSteps(model, keep, begun=self._begin_call, arrived=self._arrived)
-        self._model, self._optimizer = model, optimizer
+        self._model = model
         self._hits, self._recorder, self._ranks = hits, recorder, ranks
         self._own = list(model.parameters())
-        self._optimized = OptimizedParams(frozenset(map(id, self._own)))
+        self._optimized = OptimizedParams(frozenset(map(id, self._own)), optimizer)
         self._scalers = Scalers()
         self._has_optimizer = optimizer is not None or any(map(self._optimized.of, _optimizers()))
         self._task = -1
-        self._aside: list[tuple[Tensor, Tensor | None]] = []
+        self._aside = GradientsAside()
         self._handles: list[Any] = []
 
     @property
@@ -91,7 +88,7 @@ class GuardEngine:
 
     def detach(self) -> None:
         """Take everything off."""
-        self._give_back()
+        self._aside.give_back()
         self._unlisten()
         self.steps.close()
 
@@ -148,11 +145,12 @@ class GuardEngine:
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         """A step of an optimizer begins."""
-        self._give_back()
-        if self._is_own(optimizer):
+        self._aside.give_back()
+        params = self._optimized.of(optimizer)
+        if params:
             self._scalers.learn(optimizer)
-        params = self._params_of(optimizer)
-        if not params:
+        # Where a scaler has looked, the optimizer leaves the step out itself.
+        if not params or getattr(optimizer, "found_inf", None) is not None:
             return None
         self._has_optimizer = True
         if has_closure(args, kwargs):
@@ -165,36 +163,18 @@ class GuardEngine:
         self._note_optimizer(optimizer)
         step = self.steps.running
         if self._check(params) and self._hits.is_left_out(step):
-            self._aside = [(one, one.grad) for one in params]
-            for one in params:
-                one.grad = None
+            self._aside.put(params)
         step.has_stepped = True
         return None
 
     def _note_optimizer(self, optimizer: Optimizer) -> None:
         known = self.steps.knows_optimizers
-        others = () if known else [id(one) for one in _optimizers() if self._is_own(one)]
+        others = () if known else [id(one) for one in _optimizers() if self._optimized.of(one)]
         self.steps.note_optimizer(id(optimizer), others)
 
     def after_step(self, optimizer: Optimizer) -> None:
         """A step of an optimizer ended."""
-        self._give_back()
-
-    def _give_back(self) -> None:
-        while self._aside:
-            param, gradient = self._aside.pop()
-            param.grad = gradient
-
-    def _is_own(self, optimizer: Optimizer) -> bool:
-        is_asked_for = self._optimizer is None or optimizer is self._optimizer
-        return is_asked_for and bool(self._optimized.of(optimizer))
-
-    def _params_of(self, optimizer: Optimizer) -> list[Tensor]:
-        if not self._is_own(optimizer):
-            return []
-        if getattr(optimizer, "found_inf", None) is not None:
-            return []  # A scaler has looked, and the optimizer leaves the step out itself.
-        return self._optimized.of(optimizer)
+        self._aside.give_back()
 
     def _checked(self, closure: Callable[..., Any], params: list[Tensor]) -> Callable[..., Any]:
         """A closure by which an optimizer computes gradients, which are looked at each time."""
@@ -219,7 +199,9 @@ class GuardEngine:
         step = self.steps.running
         is_finite = gradients_are_finite(params)
         # Where gradients are not finite, they tell more.
-        loss = self._bad_loss(num_back=0) or (self._bad_unlogged() if is_finite else "")
+        loss = bad_loss(self._model, step, self._scalers, num_back=0)
+        if is_finite and not loss:
+            loss = bad_root(step, may_be_scaled=self._scalers.are_stepping)
         is_bad = self._ranks.any(bool(loss) or not is_finite)
         if is_bad:
             self._hit(Evidence(params, loss))
@@ -237,30 +219,11 @@ class GuardEngine:
         is_left_out = not step.has_stepped and self._has_optimizer
         if self._ranks.are_many or not (step.was_finite or is_left_out):
             return  # One rank alone must not stop; the next optimizer step tells.
-        loss = self._bad_loss(num_back=1, is_scaled=is_left_out)
+        known = self._model, step, self._scalers
+        loss = bad_loss(*known, num_back=1, is_scaled=is_left_out)
         if loss:
             step.was_finite = False
             self._hit(Evidence(self._own, loss, is_updated=not is_left_out))
-
-    def _bad_loss(self, *, num_back: int, is_scaled: bool = False) -> str:
-        numbers = dict(self.steps.running.numbers)
-        for watch in watches_of(self._model):
-            numbers.update(numbers_of(watch, num_back=num_back))
-        scalers = self._scalers.own() if is_scaled else []
-        scale = max((one.get_scale() for one in scalers), default=None)
-        logged = first_bad_loss(numbers, scale=scale)
-        if logged is not None:
-            return f"logged {logged}"
-        return self._bad_root(may_be_scaled=bool(scalers)) if is_scaled else ""
-
-    def _bad_unlogged(self) -> str:
-        return self._bad_root(may_be_scaled=self._scalers.are_stepping)
-
-    def _bad_root(self, *, may_be_scaled: bool) -> str:
-        """Look at the numbers from which backwards began; an Inf there may be by a scaler."""
-        roots = {f"loss {at}": call.loss for at, call in enumerate(self.steps.running.calls)}
-        scale = math.inf if may_be_scaled else None
-        return _OF_BACKWARD if first_bad_loss(roots, scale=scale) else ""
 
     def _hit(self, evidence: Evidence) -> None:
         step, steps = self.steps.running, self.steps

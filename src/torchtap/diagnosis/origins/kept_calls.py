@@ -206,8 +206,10 @@ class Kept:
                 hook = GradHook(_hand_on, weakref.ref(self), weakref.ref(call), place)
                 call.handles.append(tensor.register_hook(hook))  # type: ignore[no-untyped-call]
 
-    def arrive(self, call: KeptCall, place: int, gradient: Tensor) -> None:
-        """A gradient arrives at an output."""
+    def arrive(self, call: KeptCall, place: int, gradient: Tensor | None) -> None:
+        """A gradient arrives at an output; compiled code sends none where no loss used it."""
+        if gradient is None:
+            return
         if not call.gradients:
             call.backward = line_of_backward()
             call.loss = loss_of_backward()

@@ -25,15 +25,19 @@ class OptimizedParams:
 
     Args:
         params: ids of those of the model.
+        only: the optimizer that counts; ``None`` for any.
     """
 
-    def __init__(self, params: frozenset[int]) -> None:
+    def __init__(self, params: frozenset[int], only: Optimizer | None = None) -> None:
         self._model = params
+        self._only = only
         self._known: WeakKeyDictionary[Optimizer, tuple[int, list[Tensor], bool]]
         self._known = WeakKeyDictionary()
 
     def of(self, optimizer: Optimizer) -> list[Tensor]:
-        """Return the parameters of an optimizer; none if it has no parameter of the model."""
+        """Return its parameters; none if it has no parameter of the model, or does not count."""
+        if self._only is not None and optimizer is not self._only:
+            return []
         groups = optimizer.param_groups
         # add_param_group() may be called at any time; nothing tells of it but the number.
         count = sum(len(group["params"]) for group in groups)
