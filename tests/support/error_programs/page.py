@@ -61,6 +61,13 @@ _TITLES = {
 }
 _HEAD = """# Errors in plain words
 
+| where | how |
+|---|---|
+| around a block | `with tt.explain_errors():` |
+| in tests | `pytest --torchtap-explain` |
+| in a notebook | `%load_ext torchtap` |
+| around a script | `torchtap run --explain train.py` |
+
 `with tt.explain_errors():` adds a note to what PyTorch raises inside: what happened, at which
 module and line, with which tensors and what made them, and the ways out, best first. The exception
 keeps its type and its message, nothing is caught, and nothing runs until something is raised.
