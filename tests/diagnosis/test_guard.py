@@ -222,6 +222,24 @@ def test_of_micro_batches_the_backward_that_made_it_is_named() -> None:
     assert (guard.origin.operation, guard.origin.call) == ("sqrt", 2)
 
 
+def test_a_scaler_of_an_earlier_training_ends_no_step() -> None:
+    earlier = nn.Linear(2, 2)
+    scaler, first = torch.amp.GradScaler("cpu"), torch.optim.SGD(earlier.parameters(), lr=0.1)
+    scaler.scale(earlier(torch.ones(1, 2)).sum()).backward()
+    scaler.step(first)
+    scaler.update()
+    model = Net(lambda m, x: m.fc(x).sqrt(), fc=nn.Linear(2, 2))
+    with torch.no_grad():
+        model.fc.weight.fill_(1), model.fc.bias.zero_()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with tt.guard(model) as guard, pytest.raises(tt.NonFiniteError):
+        for sign in (1.0, 1.0, -1.0, 1.0):  # Four micro batches of one step.
+            model(torch.full((2, 2), sign)).sum().backward()
+        optimizer.step()
+    assert guard.origin is not None
+    assert (guard.origin.operation, guard.origin.call, guard.step) == ("sqrt", 2, 0)
+
+
 def test_a_model_without_an_optimizer_is_looked_at_after_each_backward() -> None:
     model = Net(lambda m, x: m.fc(x).sqrt(), fc=negative())
     with tt.guard(model) as guard, pytest.raises(tt.NonFiniteError):

@@ -20,14 +20,25 @@ class Scalers:
 
     def __init__(self) -> None:
         self._found: list[weakref.ref[GradScaler]] | None = None
-        self._versions: dict[int, int] = {}
+        self._versions: weakref.WeakKeyDictionary[GradScaler, int] = weakref.WeakKeyDictionary()
+        self._earlier = self._versions  # Of scalers that were used before the training.
         self._stepping: weakref.WeakSet[GradScaler] = weakref.WeakSet()
+
+    def begin(self) -> None:
+        """Note the updates before a training: scalers of an earlier one may still be there.
+
+        Those of this training may be made later, so they are looked for again.
+        """
+        self._versions = _versions(_scalers_of_process())
+        self._earlier = weakref.WeakKeyDictionary(
+            {one: version for one, version in self._versions.items() if version}
+        )
 
     def note(self) -> None:
         """Updates so far are known of."""
         if self._found is None:
             self._look()
-        self._versions = self._now()
+        self._versions = _versions(self.alive())
 
     @property
     def are_known(self) -> bool:
@@ -56,12 +67,17 @@ class Scalers:
         """Return those updated since the last time: of those that step the optimizers, if known."""
         if self._found is None:
             self._look()
-        before, self._versions = self._versions, self._now()
-        return [one for one in self.own() if scale_version(one) > before.get(id(one), 0)]
+        before, self._versions = self._versions, _versions(self.alive())
+        return [one for one in self.own() if scale_version(one) > before.get(one, 0)]
 
     def own(self) -> list[GradScaler]:
         """Return those that step the optimizers, if that is known, else all."""
         return [one for one in self.alive() if one in self._stepping or not self._stepping]
+
+    def of_training(self) -> list[GradScaler]:
+        """Return those that are new or were updated since :meth:`begin`."""
+        earlier = self._earlier
+        return [one for one in self.alive() if scale_version(one) != earlier.get(one, -1)]
 
     @staticmethod
     def is_counting_anew(scaler: GradScaler) -> bool:
@@ -82,16 +98,21 @@ class Scalers:
         stepped = (state for state in states if state["stage"].name == "STEPPED")
         if any(bool(found) for one in stepped for found in one["found_inf_per_device"].values()):
             return True  # And was not updated since.
-        if scale_version(scaler) <= self._versions.get(id(scaler), 0):
+        if scale_version(scaler) <= self._versions.get(scaler, 0):
             return False
         return self.is_counting_anew(scaler)  # It counts the steps in a row that were made.
 
     def _look(self) -> None:
-        scalers = (one for one in gc.get_objects() if issubclass(type(one), GradScaler))
-        self._found = [weakref.ref(one) for one in scalers]
-
-    def _now(self) -> dict[int, int]:
-        return {id(scaler): scale_version(scaler) for scaler in self.alive()}
+        self._found = [weakref.ref(one) for one in _scalers_of_process()]
 
     def alive(self) -> list[GradScaler]:
+        """Return those that were found and are still there."""
         return [scaler for ref in self._found or () if (scaler := ref()) is not None]
+
+
+def _scalers_of_process() -> list[GradScaler]:
+    return [one for one in gc.get_objects() if issubclass(type(one), GradScaler)]
+
+
+def _versions(scalers: list[GradScaler]) -> weakref.WeakKeyDictionary[GradScaler, int]:
+    return weakref.WeakKeyDictionary({one: scale_version(one) for one in scalers})

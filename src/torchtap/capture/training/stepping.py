@@ -118,6 +118,7 @@ class Stepping:
             self._open_watch, self._destination, self._cycle, self._entered, counts_backwards=counts
         )
         self._scalers = Scalers()
+        self._scalers.begin()
         self._search = ModelSearch()
         self._passed: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self.models = self._watched.models

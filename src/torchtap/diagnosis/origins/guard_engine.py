@@ -60,6 +60,7 @@ class GuardEngine:
         self._own = list(model.parameters())
         self._optimized = OptimizedParams(frozenset(map(id, self._own)), optimizer)
         self._scalers = Scalers()
+        self._scalers.begin()
         self._has_optimizer = optimizer is not None or any(map(self._optimized.of, _optimizers()))
         self._task = -1
         self._aside = GradientsAside()
@@ -136,7 +137,7 @@ class GuardEngine:
         if self._has_optimizer or not self._handles or gradients_are_finite(self._own):
             return
         self._scalers.note()
-        if not self._scalers.alive():  # A scaler looks for the largest scale that is finite.
+        if not self._scalers.of_training():  # A scaler looks for the largest scale that is finite.
             self._hit(Evidence(self._own))
 
     # ------------------------------------------------------------------ optimizers
