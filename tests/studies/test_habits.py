@@ -50,7 +50,7 @@ def test_a_path_in_the_place_of_a_sink_names_both_ways_to_write(to: Any) -> None
 def test_a_number_in_the_place_of_a_site_is_taken_for_a_step(
     run: tt.Run, ask: Callable[[tt.Run], object]
 ) -> None:
-    with pytest.raises(SiteError, match=r"int is no site.*run.get\('PATH:output', step=0\)"):
+    with pytest.raises(SiteError, match=r"int was found.*run.get\('PATH:output', step=0\)"):
         ask(run)
     assert run.get("0:output", step=0) is not None  # The way out.
     assert 0 not in run

@@ -22,8 +22,8 @@ def given_storages() -> set[int]:
     """Storages of the gradients that the caller handed to the backward that is running.
 
     Autograd's hooks do not get to know them; the frames of ``torch.autograd.backward`` and
-    ``torch.autograd.grad`` hold them. On other devices hooks run in threads of the engine, while
-    the caller waits in its own: then all threads are looked through.
+    ``torch.autograd.grad`` hold them. On other devices hooks run in threads of autograd's
+    engine, while the caller waits in its own: then all threads are looked through.
     """
     found = _given(sys._getframe())
     if found is None:
@@ -99,14 +99,14 @@ class Backwards:
         self._numbers[task] = number
         self.given |= given_storages()
         running.append(task)
-        # The list goes with the callback: for another device than the CPU a thread of the engine
-        # calls it, in which ``running`` is another list.
+        # The list goes with the callback: for another device than the CPU a thread of
+        # autograd's engine calls it, in which ``running`` is another list.
         call_after_backward(partial(self._end, running, task))
         return number
 
     def _end(self, running: list[int], task: int) -> None:
-        # The engine calls back after a backward that completed alone; one that raised leaves its
-        # task in the list until forget_failed() clears it.
+        # Autograd's engine calls back only after a backward that completed; one that raised leaves
+        # its task in the list until forget_failed() clears it.
         if task in running:
             running.remove(task)
         if not running:

@@ -23,9 +23,12 @@ class Steps:
 
 
 class CallNumbers:
-    """An iterator: the number of the next call, from 0 in each step.
+    """An iterator over the numbers of the calls of one module, from 0 in each step.
 
-    It looks at the step itself, so that nothing has to be done for each module as a step begins.
+    ``next`` returns the number that :meth:`enter` drew for the innermost call in which this thread
+    is. If there is none it draws a new one: a pre-hook asks as the call is entered, or the module
+    cannot call itself. It looks at the step itself, so that nothing has to be done for each module
+    as a step begins.
 
     Args:
         steps: of the engine.
@@ -56,11 +59,13 @@ class CallNumbers:
         entered = self._entered
         if entered is not None and entered.numbers:
             return entered.numbers.pop()
-        # Not entered: a call that began before the hooks were put on.
+        # No number was drawn: there is no counter, or the call began before the hooks were put on.
         return next(self._count)
 
     def enter(self) -> None:
-        """Number a call as it is entered, unless a checkpoint runs it again: it has a number.
+        """Draw the number of a call as it is entered; ``next`` returns it when the call is left.
+
+        Inside a backward nothing is drawn: a call that a checkpoint runs again has its number.
 
         A module that calls itself leaves the innermost call first, so counting at the end would
         number the inner call before the outer one.

@@ -78,10 +78,10 @@ class Numbering:
         if not tap.has_run:
             tap.note_first_call()
         is_inside_backward = current_task() != -1
+        # May a checkpoint run this call again in a backward? A reentrant one runs its forward
+        # without grad mode, the other kind under a pair of saved-tensor hooks
+        # (torch/utils/checkpoint.py). Without either nothing of the call has to be remembered.
         may_recur = not torch.is_grad_enabled() or top_saved_hooks(True) is not None
-        # A reentrant checkpoint runs its forward without grad mode, the other kind under a pair of
-        # saved-tensor hooks (torch/utils/checkpoint.py). Without either no backward runs this call
-        # again, and nothing of it has to be remembered.
         if not is_inside_backward and not may_recur:
             return next(tap.calls), FORWARD
         arguments = [tensor for _, tensor in argument_leaves(args, kwargs)]
@@ -122,8 +122,8 @@ class Numbering:
         every = list(self._of_threads)
         # A thread of autograd's engine has run no forward itself.
         own = self._own.calls or every[0]
-        # Backward of another device than the CPU runs in a thread of the engine, and so does a
-        # checkpoint's second forward: the calls are found by memory, not by thread.
+        # Backward of another device than the CPU runs in a thread of autograd's engine, and so
+        # does a checkpoint's second forward: the calls are found by memory, not by thread.
         is_where = (one for one in [own, *every] if one.is_where(tap, arguments, runner))
         return next(is_where, own)
 
@@ -135,7 +135,10 @@ class _ThreadCalls(threading.local):
 
 
 def may_call_itself(module: nn.Module) -> bool:
-    """Return whether anything runs inside the module that is neither PyTorch's own nor ours."""
+    """Return whether the module may call itself: code of others runs in it, which may call it.
+
+    Code of others is a class, a ``forward`` or a hook that is neither PyTorch's own nor ours.
+    """
     return any(
         not type(one).__module__.startswith("torch.nn.")
         or "forward" in vars(one)

@@ -77,7 +77,7 @@ def backward_runner(node: Any) -> str:
         if code in RUN_BACKWARD:
             return OTHER
         frame = frame.f_back
-    return OTHER  # A thread of the engine.
+    return OTHER  # A thread of autograd's engine.
 
 
 def is_graph_discarded() -> bool:

@@ -1,7 +1,7 @@
-"""The fused kernel of ``nn.TransformerEncoderLayer``, which runs only where no hook is.
+"""Let ``nn.TransformerEncoderLayer`` use its fused kernel in spite of hooks that only read.
 
 In eval mode without grad the layer computes everything in one kernel, unless any of its modules
-has a hook. A tap would so change the numbers in their last bits. The layer counts the entries of
+has a hook. A tap would therefore change the last bits. The layer counts the entries of
 the hook tables by ``len``, which it finds among the global names of its own file: as long as a
 watch or an offload is open on such a layer, a function of that name stands there that does not
 count hooks that only read. The tables themselves stay as they are, for every thread, and nothing is

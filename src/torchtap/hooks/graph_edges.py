@@ -16,7 +16,10 @@ Node = Any
 Edge = tuple[Node, int]
 
 EDITED = "torchtap edit"
-"""In a node's metadata: path of the module before which a gradient edit put this identity."""
+"""Key in the metadata of an identity node: the path of the module that the node stands before.
+
+An edit of the gradient of an argument puts the node there, see ``edits/README.md``.
+"""
 
 
 class _Detour(torch.autograd.Function):

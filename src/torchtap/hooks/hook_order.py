@@ -20,9 +20,8 @@ ROLE_OF_WATCH = {AFTER: WATCH_AFTER, BEFORE: WATCH_BEFORE}
 def put_by_role(table: MutableMapping[int, Any], key: int) -> None:
     """Move a hook of ours, which was just put on a module, to where its role belongs.
 
-    A hook that reads after edits stays at the end. Behind a new edit, those are moved to the end.
-    A hook that reads before edits is new at the end too: the first edit, and all hooks behind it,
-    are moved behind the new hook, in the order in which they were.
+    ``EDIT``: inserted before all ``WATCH_AFTER`` hooks. ``WATCH_BEFORE``: inserted before the first
+    ``EDIT``. Others: appended. The other hooks keep their order.
 
     Args:
         table: of hooks.

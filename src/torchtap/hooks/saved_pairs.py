@@ -1,4 +1,4 @@
-"""The second door to autograd: the only file that uses saved-tensor hooks.
+"""Pairs of saved-tensor hooks: the only file that pushes them on PyTorch's stack.
 
 PyTorch keeps a stack of hook pairs for each thread and asks only the one on top. So what we do not
 handle ourselves is handed to the pair below, and a pair is taken off by what it is, not by where it

@@ -1,4 +1,4 @@
-"""The request for one module or mark, and the tally of what was seen there."""
+"""Taps and site states: the state of an engine for one module or mark, and for one site of it."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class EditGradHook(GradHook):
 
 
 class Tap:
-    """Our attachment to one module (or mark).
+    """The state of an engine for one module or mark: which leaves are wanted, what was seen.
 
     Attributes:
         filters: port -> which of its leaves are wanted.

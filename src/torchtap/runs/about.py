@@ -28,7 +28,7 @@ class About:
         scalars: numbers that are logged.
         notes: sample ids and labels of steps.
         plan: what is tapped.
-        every: of how many steps one is recorded; ``None`` where a function decides.
+        every: every n-th step is recorded; ``None`` where a function decides.
         running: the step that runs; ``None`` where no watch counts steps.
     """
 

@@ -108,8 +108,8 @@ class SiteRows:
         value = without_jags(self._records[int(self._places[owner])].value)
         if value.is_nested:
             raise RunError(
-                f"{self._site} holds nested tensors of strided layout, whose parts have each a "
-                f"shape of their own, and so no rows. Read them one by one with "
+                f"{self._site} holds nested tensors of strided layout. Their parts may differ in "
+                f"shape, so {self._site} has no rows. Read the values one by one with "
                 f"run.records({str(self._site)!r})."
             )
         return value if value.dim() else value.reshape(1)

@@ -367,7 +367,7 @@ class Run(RunSteps, RunTables, Printed):
 
 
 def contents_of(run: Run) -> Contents:
-    """Return the contents of a run at this moment, for what works on them outside of the face."""
+    """Return the contents of a run at this moment, for code outside of the public interface."""
     return run._contents()
 
 

@@ -172,8 +172,8 @@ def _no_site(found: object) -> SiteError:
     is_number = isinstance(found, int)
     step = f" Step {found} is read by run.get('PATH:output', step={found})." if is_number else ""
     return SiteError(
-        f"{type(found).__name__} is no site: a run is read by the text of a site, such as "
-        f"run['layer1:output'].{step} run.sites lists them, run.records() gives all values."
+        f"A site was expected as text, such as run['layer1:output'], and {type(found).__name__} "
+        f"was found.{step} run.sites lists the sites, run.records() gives all values."
     )
 
 

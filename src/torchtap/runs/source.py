@@ -1,6 +1,6 @@
 """The source of a run: where it is read from.
 
-Four sources stand behind the one face: a watch that records (``capture/watch_source.py``), a file
+``tt.Run`` reads four sources alike: a watch that records (``capture/watch_source.py``), a file
 (``single_file/file_source.py``), a folder (``store/folder_source.py``, of ranks as
 ``store/rank_source.py``) and several runs merged (``merging/merged_source.py``). A further one,
 such as a database, has the parts of :class:`Source` and is read by ``tt.Run(source)``.

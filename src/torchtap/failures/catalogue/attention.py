@@ -46,6 +46,9 @@ def _as_padding(failure: Failure) -> str:
                 if one.arg.endswith("mask") and "padding" not in one.arg:
                     keyword = one.arg.replace("attn_mask", "mask").replace("mask", keyword)
                     name, value = text, failure.user.value_of(one.value)
+                    match one.value:
+                        case ast.Call(func=ast.Attribute(value=base, attr="bool"), args=[]):
+                            value = failure.user.value_of(base)
     return f"{keyword}={_true_where_padded(name, value)}"
 
 

@@ -123,10 +123,15 @@ def _input_without_grad(failure: Failure, found: re.Match[str]) -> Mapping[str, 
 def _input_not_used(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     at = int(found["at"] or 0)
     name, tensor = [*_inputs(failure)[at : at + 1], ("an input", None)][0]
-    return {"name": name, "where": failure.names.holder(tensor)}
+    node = None if tensor is None else tensor.grad_fn
+    is_copy = node is not None and node.name() == "CloneBackward0"
+    return {"name": name, "is_copy": is_copy, "where": failure.names.holder(tensor)}
 
 
 # ---------------------------------------------------------------------- a graph that is freed
+
+
+_ROUND = "in an earlier round of the loop"
 
 
 class _Carrier(NamedTuple):
@@ -162,7 +167,8 @@ def _twice(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     facts = {"name": name, "is_freed": True, "details": freed, "where": where}
     if again:
         label = "first" if other is None else "earlier"
-        return {**facts, f"is_{label}": True, "details": ((label, again), *freed)}
+        found_out = {"is_round": again.endswith(_ROUND), "details": ((label, again), *freed)}
+        return {**facts, f"is_{label}": True, **found_out}
     is_in_loop = any(_loop_at(one) is not None for one in failure.frames if not one.is_torch)
     detach = "Detach what was computed before that backward and is used again: x = x.detach()"
     if carrier is None:
@@ -232,7 +238,7 @@ def _earlier_backward(failure: Failure, root: Tensor) -> tuple[str, Tensor | Non
                 return call.text, None, None
         if loop is not None and not _is_inside(first, loop):
             place = f"{shown_file(frame.file)}:{frame.line}"
-            return f"{place}, in an earlier round of the loop", None, None
+            return f"{place}, {_ROUND}", None, None
         carrier = _carrier(failure, frame, first, calls)
         saving = {one for one in failure.nodes if any(True for _ in saved_by(one))}
         for call in calls if carrier is None else ():
@@ -413,6 +419,7 @@ SITUATIONS: dict[str, Situation] = {
     ),
     "input not used": SituationRow(
         "A gradient with respect to {name} was asked for, and no path leads from the output to it.",
+        ("is_copy", "Give the tensor that it was copied from: without .clone()."),
         "Give allow_unused=True to torch.autograd.grad: its gradient is then None (or zeros with "
         "materialize_grads=True).",
         "Compute the output from the very tensor {name}, and not from a copy or a detached one.",
@@ -430,7 +437,9 @@ SITUATIONS: dict[str, Situation] = {
         SituationRow(
             "backward goes through the graph of {name} a second time, and the first time freed "
             "what it needs.",
-            "Give retain_graph=True to the first backward.",
+            ("is_round", "Compute {name} again in each round: move its forward into the loop."),
+            "Give retain_graph=True to the first backward, if nothing that it goes through changes "
+            "between the two.",
             _ADDED,
             "Run the forward again before the second backward.",
             when="is_first",

@@ -68,6 +68,7 @@ def _stack(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         "lacking": _lacking(low, high),
         "is_pictures": not is_dims and len(low) > 1 and differs != [0],
         "is_boxes": not is_dims and is_part,
+        "is_colors": differs == [0] and len(low) == len(high) == 3 and {low[0], high[0]} == {1, 3},
         "size": tuple(max(pair) for pair in zip(low[-2:], high[-2:], strict=True))
         if not is_dims
         else (),
@@ -126,6 +127,13 @@ SITUATIONS: dict[str, Situation] = {
             "Resize({size}) of torchvision.",
             "Pad all to one size: F.pad(x, (left, right, top, bottom)).",
             when="is_pictures",
+        ),
+        SituationRow(
+            "The samples of a batch have different numbers of channels: {wanted} at 0 and {given} "
+            "at {at}, and the DataLoader stacks them.",
+            "Bring all pictures to one number of channels in the data set: .convert('L') for grey "
+            "ones, .convert('RGB') for three.",
+            when="is_colors",
         ),
         SituationRow(
             "The samples of a batch have different numbers of rows: {wanted} at 0 and {given} at "

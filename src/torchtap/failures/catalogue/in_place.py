@@ -216,6 +216,7 @@ def _leaf(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         **facts,
         "part": "a part of " if found["view"] else "",
         "leaf": leaf if state is None else f"the parameter {state.name}",
+        "is_module": getattr(failure.module, "inplace", False) is True,
         "where": failure.names.holder(value),
     }
 
@@ -277,6 +278,7 @@ SITUATIONS: dict[str, Situation] = {
     "leaf in place": SituationRow(
         "The program writes in place into {part}{leaf}, while grad mode is on: its gradient would "
         "be that of a value that is gone.",
+        ("is_module", "Set inplace=False: {variable}.inplace = False."),
         "Put the write inside torch.no_grad(): to initialise or update it.",
         "Compute a new tensor, if the write is part of the forward: y = {name_it}.clone() and "
         "write into y.",

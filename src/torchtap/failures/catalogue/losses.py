@@ -67,15 +67,17 @@ def _meaning(
     if num is not None and low is not None and high is not None:
         is_one_up, is_one_down = (low, high) == (1, num), low == -1 and high == num - 2
         shift = 1 if is_one_up or (low >= 1 and high == num) else -1 if is_one_down else 0
-    is_mark = False
+    is_mark = is_flag = False
     if not shift and num is not None and isinstance(target, Tensor) and low is not None:
         out = set(target[(target < 0) | (target >= num)].flatten()[:4096].tolist())
         # A class that was forgotten stands next to the others; a mark for no class does not.
         is_mark = len(out) == 1 and (value < 0 or value > num)
+        is_flag = is_mark and num == 2 and bool(((target == 0) | (target == 255)).all())
     return {
         "is_from_one": shift == 1,
         "is_from_less": shift == -1,
         "is_mark": is_mark,
+        "is_flag": is_flag,
         "is_class": value >= 0 and not is_mark,
         "is_mark_too": value >= 0 and is_mark,
         "may_be_mark": not is_mark,
@@ -279,6 +281,11 @@ SITUATIONS: dict[str, Situation] = {
         "{name} has the class {value}, and {source} has {num} classes{known}{goes}.",
         ("is_from_one", "Count the classes from 0: {name_it} - 1."),
         ("is_from_less", "Count the classes from 0: {name_it} + 1."),
+        (
+            "is_flag",
+            "It holds 0 and {value} alone: if {value} is class 1, give ({name_it} == "
+            "{value}).long().",
+        ),
         ("is_mark", "If {value} stands for no class, leave it out: ignore_index={value}."),
         ("is_class", "Make the last layer give {more} classes, if {value} is one{layer}."),
         ("is_mark_too", "If {value} is a class, make the last layer give {more}{layer}."),

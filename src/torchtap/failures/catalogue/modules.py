@@ -91,6 +91,7 @@ def _state_dict(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     return {
         **_prefix(missing, unexpected),
         "sizes": len(sizes),
+        "is_last": bool(sizes) and len({one.rpartition(".")[0] for one, _, _ in sizes}) == 1,
         "first": first,
         "there": there,
         "here": here,
@@ -201,6 +202,11 @@ SITUATIONS: dict[str, Situation] = {
         SituationRow(
             _FIT + "{sizes} of its tensors have other shapes, {first} first: {there} for {here}.",
             _NESTED,
+            (
+                "is_last",
+                "If this layer is to give others than were trained, leave it out and train it "
+                "anew: pop its tensors from the state and give strict=False.",
+            ),
             "Build the model as it was saved: {first} has the shape {there}.",
             "Leave these out and train them anew: pop them from the state and give strict=False.",
             when="sizes",

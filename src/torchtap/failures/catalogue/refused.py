@@ -252,7 +252,9 @@ SITUATIONS: dict[str, Situation] = {
     ),
     "too many draws": SituationRow(
         "multinomial was to draw more elements than there are, without drawing one twice.",
-        "Draw with replacement=True, or fewer: num_samples=...",
+        "Draw at most as many as the last dimension of the weights has; of rows, draw numbers: "
+        "x[torch.randperm(len(x))[:n]].",
+        "Draw with replacement=True, if an element may come twice.",
         about="tensors",
     ),
     "more steps than planned": SituationRow(

@@ -34,4 +34,17 @@ docs/format.md says what stands in the folder. Here:
     rank_source   the attempts of a rank, read as one run
     folder_source tt.open of a folder; folder_listing names what is in it, without torch
     folder_doctor what of a folder is whole
+
+The verbs by which values reach the disk, in their order:
+
+    commit        what came since the last commit of the attempt counts, all of it or none, once
+                  written; ``w.step()`` asks for it
+    write         the commits that wait go into the files, values before the journal, and readers
+                  see them: 20 ms after ``commit`` at the latest, if the disk keeps up
+    drain         the caller waits until all that it handed over is written
+    flush         drain; rows of statistics and the headers of lanes are written too, and files are
+                  synced (``fdatasync``) unless ``durability="none"``
+    sync          commit of the running step, then flush (``w.sync()``)
+    close         commit of the running step, write, cut off what is not committed, make the index,
+                  sync the files, mark the attempt as closed, and end the thread
 """

@@ -16,9 +16,10 @@ class Commit:
 
     Attributes:
         number: from 0, within the attempt.
-        step: that was closed.
+        step: to which the values belong.
         time: when, in seconds since 1970, UTC.
-        is_closed: whether the step was closed; the last one of a watch is open when that ends.
+        is_closed: whether the commit ends its step. ``False`` where the step was still running: at
+            ``w.sync()``, or when a watch ends within a step.
         ids: of the samples of the step.
         labels: of the user's, name to value.
         scalars: numbers that were logged.

@@ -1,7 +1,7 @@
 """Steps that a training came past and that no attempt of a rank has. Knows nothing of torch.
 
-The thread that writes is behind the training. A process that is killed loses the last steps, and a
-training that goes on from a checkpoint behind them never records them again.
+The thread that writes lags the training, so a process that is killed loses its last steps. A
+training that goes on from a checkpoint of a later step never records them again.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ Limits = Mapping[int, int | None]
 
 
 class Gap(NamedTuple):
-    """Something that is missing behind what an attempt has.
+    """Steps, or a part of one, that are missing after the last step that an attempt has.
 
     Attributes:
         attempt: its number.
-        first: the first step of it.
+        first: the first step that is missing.
         reason: what is said of it.
-        is_lost: whether it was recorded and lost with its process, for good: a later attempt goes
-            on behind it. Steps that are missing at the end may be recorded again; steps that a
+        is_lost: whether it was recorded and lost with its process, for good: a later attempt
+            begins after it. Steps that are missing at the end may be recorded again; steps that a
             closed attempt lacks were never recorded.
     """
 
@@ -38,7 +38,10 @@ class Gap(NamedTuple):
 
 
 def gaps_of(attempts: Attempts, limits: Limits) -> list[Gap]:
-    """Steps behind each attempt, up to where a later one counts or its training had come.
+    """Return the steps that are missing after the last commit of each attempt.
+
+    Each gap ends before the step at which a later attempt begins. After an attempt that no later
+    one follows, it ends before the step to which its training had come.
 
     Args:
         attempts: of one rank.
@@ -114,7 +117,7 @@ def _half_step(number: int, one: AttemptReader, limit: int | None) -> Gap | None
 
 
 def unmeasured(attempts: Attempts, limits: Limits, spans: Mapping[int, Span | None]) -> list[Gap]:
-    """Steps of which the statistics are missing behind each attempt.
+    """Steps after the last row of each attempt, of which the statistics are missing.
 
     Args:
         attempts: of one rank.
@@ -166,7 +169,7 @@ def _unmeasured_behind(
     came = _came(one)
     begins, end = _begins(one, last), came if following is None else following
     if is_sealed and (one.facts.get("values_every") is not None or last is None):
-        return None  # Of a closed attempt with values, the gap behind these says it.
+        return None  # A closed attempt with values: the gap after these says it.
     if begins is None or end is None:
         return None
     start = max(begins, came or 0) if is_sealed else begins
@@ -192,7 +195,7 @@ def _first_measured(one: AttemptReader, span: Span | None) -> int | None:
 
 
 def _begins(one: AttemptReader, last: int | None) -> int | None:
-    """The first step behind what an attempt has, if it came to any."""
+    """The first step after all that an attempt has, if it came to any."""
     began = one.first_step if one.progress is None else one.progress.began
     known = [began, None if last is None else last + 1]
     return max((step for step in known if step is not None and step >= 0), default=None)

@@ -1,6 +1,6 @@
 """The attempt that a stream belongs to: the metadata of its schema says it. Needs pyarrow.
 
-A file of another run is whole, too, and no checksum in it tells.
+A file of another run is also intact, so no checksum reveals it.
 """
 
 from __future__ import annotations

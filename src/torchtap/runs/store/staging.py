@@ -97,7 +97,7 @@ class Stager:
         self._streams: dict[torch.device, Any] = {}
 
     def copy(self, tensor: Tensor, into: Tensor) -> Any:
-        """Copy a strided tensor to the begin of a buffer.
+        """Copy a strided tensor to the start of a buffer.
 
         Returns:
             an event to wait for, or ``None`` if the bytes are there.

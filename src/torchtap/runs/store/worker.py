@@ -76,7 +76,7 @@ class Worker:
             self._thread.join()
 
     def give_up(self, error: Exception) -> None:
-        """Write no more, because of something that the training's thread was raised."""
+        """Write no more, because of an error raised in the training thread."""
         self.ask("abandon", f"recording ended with {type(error).__name__}: {error}")
         self._queue.give_up()
         self.failure = error
