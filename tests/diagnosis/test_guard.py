@@ -85,6 +85,28 @@ def test_clipping_by_nothing_is_told_from_a_race() -> None:
     assert guard.origin.index == (0, 1)
 
 
+@pytest.mark.parametrize("number", [0.0, math.nan])
+def test_an_attribute_that_changed_before_the_replay_is_named_as_a_reason(number: float) -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc, self.scale = nn.Linear(2, 2), number
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.fc(x) / self.scale
+            return out
+
+    model = Scaled()
+    optimizer = torch.optim.SGD(model.parameters())
+    with tt.guard(model, on="warn") as guard, pytest.warns(UserWarning):
+        model(torch.ones(1, 2)).sum().backward()
+        model.scale = 1.0
+        optimizer.step()
+    assert guard.origin is not None
+    assert "an attribute that is no buffer" in guard.origin.text
+    assert "were finite after the backward" not in guard.origin.text
+
+
 def negative() -> nn.Linear:
     linear = nn.Linear(2, 2)
     with torch.no_grad():

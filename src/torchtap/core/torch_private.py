@@ -429,6 +429,11 @@ MKLDNN: torch.layout | None = _private(
 )
 
 
+def has_scaled(scaler: Any) -> bool:
+    """Return whether a ``GradScaler`` was ever used: it makes its scale at its first use."""
+    return getattr(scaler, "_scale", None) is not None
+
+
 def scale_version(scaler: Any) -> int:
     """Return how often a ``GradScaler`` wrote into its scale; 0 before its first use, or if off."""
     scale = getattr(scaler, "_scale", None)

@@ -8,7 +8,7 @@ import weakref
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
-from torchtap.core.torch_private import scale_version
+from torchtap.core.torch_private import has_scaled, scale_version
 
 
 class Scalers:
@@ -31,7 +31,7 @@ class Scalers:
         """
         self._versions = _versions(_scalers_of_process())
         self._earlier = weakref.WeakKeyDictionary(
-            {one: version for one, version in self._versions.items() if version}
+            {one: version for one, version in self._versions.items() if has_scaled(one)}
         )
 
     def note(self) -> None:
@@ -75,9 +75,11 @@ class Scalers:
         return [one for one in self.alive() if one in self._stepping or not self._stepping]
 
     def of_training(self) -> list[GradScaler]:
-        """Return those that are new or were updated since :meth:`begin`."""
-        earlier = self._earlier
-        return [one for one in self.alive() if scale_version(one) != earlier.get(one, -1)]
+        """Return those that were first used or updated since :meth:`begin`."""
+        return [one for one in self.alive() if has_scaled(one) and self._is_of_training(one)]
+
+    def _is_of_training(self, scaler: GradScaler) -> bool:
+        return scale_version(scaler) != self._earlier.get(scaler, -1)
 
     @staticmethod
     def is_counting_anew(scaler: GradScaler) -> bool:

@@ -31,19 +31,23 @@ _APART = (
 )
 _TOGETHER_CLEAN = "The replay on all ranks together is finite."
 _NO_CALL = "No call of the model was seen in this step, so there is nothing to replay."
+_UNSEEN = (
+    "or the model read a value that changed since without being counted: an input refilled through "
+    ".data or numpy, an attribute that is no buffer."
+)
 _ALTERED = (
-    "Replayed twice, the gradients are finite. They were finite after the backward, and are not "
-    "any more as the optimizer begins: clipping, or an all-reduce."
+    "Replayed twice, the gradients are finite, and they are not as the optimizer begins. Probably "
+    "they were changed after the backward: clipping, or an all-reduce. If nothing in the program "
+    f"does, it was hardware, a race, {_UNSEEN}"
 )
 _WRITTEN = (
-    "Each replay gives the same finite gradients. So something wrote into them after the backward: "
-    "clipping, an all-reduce, a hook. If nothing in the program does, it was hardware, a race, or "
-    "an input that was refilled in a way that PyTorch does not count (.data, numpy)."
+    "Each replay gives the same finite gradients. Probably something wrote into them after the "
+    "backward: clipping, an all-reduce, a hook. If nothing in the program does, it was hardware, a "
+    f"race, {_UNSEEN}"
 )
 _NOT_REPRODUCIBLE = (
     "Replayed again and again, everything is finite, and the gradients differ from each other. "
-    "Not reproducible: hardware or a race; or an input was refilled in a way that PyTorch does not "
-    "count (.data, numpy)."
+    f"Not reproducible: hardware or a race; {_UNSEEN}"
 )
 _OVERWRITTEN = (
     "The replay is finite, but an argument or a buffer of the model was overwritten before the "
