@@ -41,11 +41,13 @@ def _nested(failure: Failure, given: ast.expr | None) -> str:
     member = last.frame.f_locals.get("param") if last.is_torch else None
     if not isinstance(member, list | tuple) and not inspect.isgenerator(member):
         return ""
-    for node in ast.walk(given) if given is not None and frame is not None else ():
-        value = frame.value_of(node) if isinstance(node, ast.Name) and frame is not None else None
+    if given is None or frame is None:
+        return "members"
+    for node in ast.walk(given):
+        value: Any = frame.value_of(node) if isinstance(node, ast.Name) else None
         if type(value) in (list, tuple) and any(one is member for one in value):
             return ast.unparse(node)
-    return "members"
+    return ast.unparse(given) if isinstance(given, ast.List | ast.Tuple) else "members"
 
 
 def _state_of(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:

@@ -35,9 +35,13 @@ def _resized(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
 
 def _channel_second(value: Any) -> Mapping[str, Any]:
     """Say that a picture may have its channel behind its height, where there is one of one."""
-    if not isinstance(value, Tensor) or value.dim() != 3 or value.shape[1] != 1:
+    if (
+        not isinstance(value, Tensor)
+        or value.dim() != 3
+        or not value.shape[0] > value.shape[1] == 1
+    ):
         return {}
-    return {"is_second": value.shape[0] > 1, "high": value.shape[0], "wide": value.shape[2]}
+    return {"is_second": True, "high": value.shape[0], "wide": value.shape[2]}
 
 
 def _grid(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
