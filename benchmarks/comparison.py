@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 from models import resnet18
 from right_records import Values, heard, keep_clone, keep_output
 
-Row = tuple[str, str, str]
+Row = tuple[str, ...]
 
 
 def inputs() -> tuple[nn.Module, Tensor]:
@@ -54,9 +54,10 @@ def of_captum(model: nn.Module, x: Tensor, paths: list[str]) -> Values:
     from captum.attr import LayerActivation
 
     found: Values = {}
+    before = copy.deepcopy(model.state_dict())
     for path in paths:
-        one = copy.deepcopy(model)  # Each forward moves the running means.
-        got = LayerActivation(one, one.get_submodule(path)).attribute(x)
+        got = LayerActivation(model, model.get_submodule(path)).attribute(x)
+        model.load_state_dict(before)  # Each forward moves the running means.
         found[path] = got[-1] if isinstance(got, tuple) else got
     return found
 
@@ -77,28 +78,42 @@ def of_torchlens(model: nn.Module, x: Tensor, paths: list[str]) -> Values:
 
 def of_nnsight(model: nn.Module, x: Tensor, paths: list[str]) -> Values:
     """Values that ``output.save()`` keeps: one trace for each module."""
+    return by_nnsight(model, x, paths, lambda output: output.save())
+
+
+def of_nnsight_clones(model: nn.Module, x: Tensor, paths: list[str]) -> Values:
+    """Values that ``output.clone().save()`` keeps."""
+    return by_nnsight(model, x, paths, lambda output: output.clone().save())
+
+
+def by_nnsight(model: nn.Module, x: Tensor, paths: list[str], save: Callable[[Any], Any]) -> Values:
+    """Values that nnsight keeps by ``save``."""
     from nnsight import NNsight
 
     found: Values = {}
+    before = copy.deepcopy(model.state_dict())
+    traced: Any = NNsight(model)
     for path in paths:
-        traced: Any = NNsight(copy.deepcopy(model))
         place = traced
         for part in path.split("."):
             place = place[int(part)] if part.isdigit() else getattr(place, part)
         with traced.trace(x):
-            value = place.output.save()
+            value = save(place.output)
         found[path] = getattr(value, "value", value).detach()
+        model.load_state_dict(before)
     return found
 
 
-# torchtap stands before torchlens, which replaces functions of torch.autograd for good.
+# torchtap stands before torchlens, whose first trace replaces functions of torch.autograd.
 TOOLS: dict[str, Callable[[nn.Module, Tensor, list[str]], Values]] = {
     "torch": of_hooks,
     "torchtap": of_torchtap,
     "captum": of_captum,
     "torchlens": of_torchlens,
     "nnsight": of_nnsight,
+    "nnsight, output.clone()": of_nnsight_clones,
 }
+"""Name of the package, and how it is used if there are several ways -> its values."""
 
 
 def outputs_kept() -> list[Row]:
@@ -107,17 +122,18 @@ def outputs_kept() -> list[Row]:
     truth = heard(copy.deepcopy(model), x, keep_clone)
     rows = []
     for name, keep in TOOLS.items():
-        shown = (
-            "plain hooks" if name == "torch" else f"{name} {version(name)}" if has(name) else name
-        )
-        if not has(name):
-            rows.append((shown, "not installed", ""))
+        package, _, way = name.partition(", ")
+        if not has(package):
+            rows.append((name, "not installed", "", ""))
             continue
+        shown = "plain hooks" if package == "torch" else f"{package} {version(package)}"
+        shown += f", `{way}`" if way else ""
         own = copy.deepcopy(model)
         found = keep(own, x, list(truth))
         right = sum(torch.equal(found[path].detach(), truth[path]) for path in truth)
         left = sum(len(one._forward_hooks) + len(one._forward_pre_hooks) for one in own.modules())
-        rows.append((shown, f"{right} of {len(truth)}", str(left)))
+        replaced = sum("forward" in vars(one) for one in own.modules())
+        rows.append((shown, f"{right} of {len(truth)}", str(left), str(replaced)))
     return rows
 
 
@@ -134,7 +150,7 @@ def summaries() -> list[Row]:
     """Parameters and multiplications that each summary counts."""
     model, x = inputs()
     own = tt.summary(model, x)
-    rows = [("tt.summary", f"{own.num_params:,}", f"{own.mult_adds:,}")]
+    rows: list[Row] = [("tt.summary", f"{own.num_params:,}", f"{own.mult_adds:,}")]
     if has("torchinfo"):
         import torchinfo
 
@@ -160,9 +176,10 @@ def page() -> str:
         f"torchtap {tt.__version__}.",
         "",
         "A ResNet-18 with in-place ReLUs, each of which runs twice. Counted are the leaf modules",
-        "whose output a tool keeps to the bit (of two calls the last), and the hooks that stay.",
+        "whose output a tool keeps to the bit (of two calls the last), and what stays on the",
+        "model: hooks, and modules with a `forward` of the tool's own.",
         "",
-        *table(("tool", "outputs to the bit", "hooks left"), kept),
+        *table(("tool", "outputs to the bit", "hooks left", "`forward` left"), kept),
         "",
         "The same model, summed up:",
         "",
