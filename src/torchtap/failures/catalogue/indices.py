@@ -41,9 +41,16 @@ def _embedding(failure: Failure, found: re.Match[str]) -> Explanation:
             f"Replace the negative ones, if they stand for padding: {grouped(name)}.clamp(min=0)."
         )
     if high is None or rows is None or high > rows:
-        made = f": {short} = nn.Embedding({high or 'N'}, ...)"
+        made = f": {short} = nn.Embedding({high or 'N'}, ...), with the trained rows copied"
         is_module = isinstance(module, nn.Embedding)
-        ways.append(f"Give it a row for each{made if is_module else ''}.")
+        owner = _of_vocabulary(failure, rows, name)
+        if owner:
+            ways.append(
+                "If the tokenizer was given more tokens, give them rows, which keeps those that "
+                f"are there: {owner}.resize_token_embeddings({high or 'len(tokenizer)'})."
+            )
+        else:
+            ways.append(f"Give it a row for each{made if is_module else ''}.")
     if rows is not None and "pos" in name:
         ways.append(f"Give shorter sequences: {rows} positions at most (truncation=True).")
     else:
@@ -53,6 +60,18 @@ def _embedding(failure: Failure, found: re.Match[str]) -> Explanation:
         tuple(ways),
         failure.details(operand),
     )
+
+
+def _of_vocabulary(failure: Failure, rows: int | None, name: str) -> str:
+    """The outermost running model that resizes its tables of tokens, if this may be one."""
+    if rows is None or "pos" in name or "pos" in failure.module_text:
+        return ""
+    for frame in failure.frames:
+        model = frame.module
+        config = getattr(vars(model).get("config"), "__dict__", {}) if model is not None else {}
+        if hasattr(type(model), "resize_token_embeddings") and config.get("vocab_size") == rows:
+            return failure.names.variable(model)
+    return ""
 
 
 def _selected(failure: Failure) -> Explanation:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torchtap.failures.failure import UNNAMED, Details, Explanation, Failure
 from torchtap.failures.operands import Operand, shape_text
 from torchtap.failures.parsed_source import grouped, written
-from torchtap.failures.situation_row import Situation, SituationRow
+from torchtap.failures.situation_row import Situation, SituationRow, first_of
 from torchtap.failures.traceback_frame import MISSING
 
 
@@ -81,7 +81,19 @@ def _flag(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
 
 def _numpy(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     name, details = _tensor(failure)
-    return {"name": (_element(failure) or "tensor") if name == "self" else name, "details": details}
+    return {
+        "name": (_element(failure) or "tensor") if name == "self" else name,
+        "details": details,
+        "is_forward": _is_forward(failure),
+    }
+
+
+def _is_forward(failure: Failure) -> bool:
+    """Return whether a forward of the program's own was running, and no hook of one of torch."""
+    running, module = failure.running, failure.module
+    if running is None or running.is_torch:
+        return False
+    return any(one.module is module and one.code.co_name == "forward" for one in failure.frames)
 
 
 def _element(failure: Failure) -> str:
@@ -141,6 +153,19 @@ def _holds_modules(value: object) -> bool:
     return isinstance(items, list | tuple) and any(isinstance(one, nn.Module) for one in items)
 
 
+def _row(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    """The leaf that the optimizer was given a row of, by going over it; empty if it was not."""
+    last = failure.frames[-1]
+    value = last.frame.f_locals.get("param") if last.is_torch else None
+    node = value.grad_fn if isinstance(value, Tensor) else None
+    if node is None or node.name() != "UnbindBackward0":
+        return {"whole": ""}
+    leaf = getattr(node.next_functions[0][0], "variable", None)
+    state = failure.names.state(leaf)
+    named = f"the parameter {state.name}" if state is not None else failure.called(leaf)
+    return {"whole": named or "a leaf" if leaf is not None else ""}
+
+
 def _computed(failure: Failure, found: re.Match[str]) -> Details:
     """The tensors of the program's line that were computed."""
     user = failure.user
@@ -164,6 +189,11 @@ SITUATIONS: dict[str, Situation] = {
     ),
     "numpy of a graph": SituationRow(
         "{name} requires grad, and an array of numpy cannot be part of the graph.",
+        (
+            "is_forward",
+            "Compute with PyTorch in place of numpy, if the output is made of it, as "
+            "torch.stack(xs).sum(0) for np.sum(xs, 0): a detach would end the gradient here.",
+        ),
         "Take the values without the graph: {name_it}.detach().numpy() (.cpu() before it on a "
         "GPU).",
         "Compute it under torch.no_grad(), if no gradient is wanted at all.",
@@ -189,12 +219,23 @@ SITUATIONS: dict[str, Situation] = {
         "Iterate over model.parameters() anew: a generator that was read once is empty.",
         facts=_no_parameters,
     ),
-    "optimizer of a non-leaf": SituationRow(
-        "An optimizer was given a tensor that was computed: it trains leaves alone, such as "
-        "parameters.",
-        "Make a leaf of it: x = x.detach().requires_grad_(), before it is used.",
-        "Move or convert before requires_grad_(): torch.zeros(3, device=device, "
-        "requires_grad=True), and not torch.zeros(3, requires_grad=True).to(device).",
-        details=_computed,
+    "optimizer of a non-leaf": first_of(
+        SituationRow(
+            "An optimizer was given a row of {whole}: a loop or a star went over the tensor and "
+            "took it apart, and a row of a leaf is no leaf.",
+            "Give {whole} whole, without the star before it or before its parameters(): "
+            "itertools.chain(net.parameters(), [w]), and not itertools.chain(*net.parameters(), "
+            "*[w]).",
+            when="whole",
+        ),
+        SituationRow(
+            "An optimizer was given a tensor that was computed: it trains leaves alone, such as "
+            "parameters.",
+            "Make a leaf of it: x = x.detach().requires_grad_(), before it is used.",
+            "Move or convert before requires_grad_(): torch.zeros(3, device=device, "
+            "requires_grad=True), and not torch.zeros(3, requires_grad=True).to(device).",
+            details=_computed,
+        ),
+        facts=_row,
     ),
 }

@@ -16,7 +16,7 @@ from torchtap.failures.failure import UNNAMED, Explanation, Failure
 from torchtap.failures.operands import Operand, shape_text
 from torchtap.failures.parsed_source import written
 from torchtap.failures.situation_row import Situation, SituationRow, first_of
-from torchtap.failures.traceback_frame import MISSING
+from torchtap.failures.traceback_frame import MISSING, TracebackFrame
 
 _WRAPPERS = ("DistributedDataParallel", "DataParallel")
 
@@ -128,7 +128,33 @@ def _truth(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         "kind": "the loss" if failure.module is None else type(failure.module).__name__,
         "condition": ast.unparse(node) if isinstance(node, ast.Compare) else name,
         "given": "".join(f" ({shape_text(one.value)})" for one in failure.tensors[:1]),
+        "choice": _choice(failure),
     }
+
+
+def _choice(failure: Failure) -> str:
+    """An expression ``a if condition else b`` whose condition was to be decided, by element."""
+    last, node = failure.frames[-1], failure.frames[-1].expression
+    if not isinstance(node, ast.Compare) or last.function is None:
+        return ""
+    decided = ast.unparse(node)
+    for one in ast.walk(last.function):
+        if isinstance(one, ast.IfExp) and one.lineno <= last.line <= (one.end_lineno or 0):
+            parts = [ast.unparse(part) for part in (one.test, one.body, one.orelse)]
+            if parts[0] == decided and _are_elements(last, one):
+                return f"torch.where({', '.join(parts)})"
+    return ""
+
+
+def _are_elements(frame: TracebackFrame, choice: ast.IfExp) -> bool:
+    """Return whether a tensor that is compared is a branch too, and the other one fits it."""
+    compared = {one.id for one in ast.walk(choice.test) if isinstance(one, ast.Name)}
+    branches = [choice.body, choice.orelse]
+    values = [frame.value_of(one) for one in branches]
+    fit = all(one is MISSING or isinstance(one, Tensor | int | float) for one in values)
+    names = [one for part in branches for one in ast.walk(part) if isinstance(one, ast.Name)]
+    held = [frame.value_of(one) for one in names if one.id in compared]
+    return fit and any(isinstance(one, Tensor) for one in held)
 
 
 def _number(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
@@ -233,6 +259,7 @@ SITUATIONS: dict[str, Situation] = {
         SituationRow(
             "A tensor with several elements{given} was used where one answer, yes or no, is "
             "needed: if, and, or, not.",
+            ("choice", "Choose element by element: {choice}."),
             "Say which is meant: ({condition}).all(), or .any().",
             "Compute element by element: torch.where(condition, a, b), and & | ~ for and or not.",
             about="tensors",

@@ -110,6 +110,12 @@ def _linear(failure: Failure, module: nn.Linear) -> Explanation:
         flat = int(value[0].numel()) if value.shape[0] else 0
         if flat == module.in_features:
             ways.insert(0, "Flatten it: x.flatten(1), or nn.Flatten() before the module.")
+        elif value.dim() == 4 and _has_channels_first(failure.origin(operand).module):
+            ways.insert(
+                0,
+                "Flatten each picture, if it is to give one row: x.flatten(1), and "
+                f"{short} = nn.Linear({flat}, {module.out_features}).",
+            )
     if isinstance(value, Tensor) and value.dim() == 2 and value.numel() == module.in_features:
         ways.insert(0, _batch_of_one(failure, operand, list(value.shape)))
     if isinstance(value, Tensor) and value.dim() >= 2 and value.shape[-2] == module.in_features:
@@ -153,6 +159,10 @@ def _without_batch(failure: Failure) -> tuple[str, str] | None:
 
 def _has_channels_first(maker: nn.Module | None) -> bool:
     """Return whether a module certainly returns its channels behind the batch."""
+    if type(maker) is nn.Sequential:  # An activation returns the shape that it is given.
+        members = reversed(list(maker._modules.values()))
+        shaping = (one for one in members if not type(one).__module__.endswith("activation"))
+        return _has_channels_first(next(shaping, None))
     home = type(maker).__module__
     return home in {f"torch.nn.modules.{one}" for one in ("conv", "pooling", "batchnorm")}
 
@@ -220,7 +230,10 @@ def _given_channels(failure: Failure, operand: Operand, name: str, wanted: int) 
         return [f"Give grey pictures three channels: {grey}."]
     if shape[1] == 4 and wanted == 3:
         return [f"Leave the alpha channel out: {name}[:, :3], or .convert('RGB') of the picture."]
-    if shape[0] == wanted:
+    if dims == 4 and shape[1] == 3 and wanted == 1:
+        grey = f"{name}.mean(1, keepdim=True), or .convert('L') of the picture"
+        return [f"If it is a picture in colours, make it grey: {grey}."]
+    if shape[0] == wanted > 1:
         return ["Give it a batch: x.unsqueeze(0), and not x.unsqueeze(1)."]
     return []
 

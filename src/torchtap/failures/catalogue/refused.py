@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -24,12 +25,29 @@ def _optimized(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     value = None if given is None or failure.user is None else failure.user.value_of(given)
     inner = given.elts[0] if isinstance(given, ast.List) and len(given.elts) == 1 else given
     text = name if inner is None else written(inner)
+    nested = _nested(failure, given)
     return {
         "name": name,
         "parameters": f"{grouped(text)}.parameters()",
-        "is_module": not isinstance(value, Tensor),
+        "nested": nested,
+        "is_module": not isinstance(value, Tensor) and not nested,
         "is_tensor": isinstance(value, Tensor),
     }
+
+
+def _nested(failure: Failure, given: ast.expr | None) -> str:
+    """The list of iterables of parameters that was given as a member; empty if none was."""
+    last, frame = failure.frames[-1], failure.user
+    member = last.frame.f_locals.get("param") if last.is_torch else None
+    if not isinstance(member, list | tuple) and not inspect.isgenerator(member):
+        return ""
+    if given is None or frame is None:
+        return "members"
+    for node in ast.walk(given):
+        value: Any = frame.value_of(node) if isinstance(node, ast.Name) else None
+        if type(value) in (list, tuple) and any(one is member for one in value):
+            return ast.unparse(node)
+    return ast.unparse(given) if isinstance(given, ast.List | ast.Tuple) else "members"
 
 
 def _state_of(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
@@ -115,6 +133,12 @@ def _mask_name(failure: Failure) -> str:
 SITUATIONS: dict[str, Situation] = {
     "parameters of an optimizer": SituationRow(
         "An optimizer takes an iterable of tensors, or of dicts with 'params', and got {name}.",
+        (
+            "nested",
+            "A member of it holds several parameters, as model.parameters() does: go over these "
+            "too, [p for one in {nested} for p in one], or put a star before: *{nested} in "
+            "itertools.chain.",
+        ),
         ("is_module", "Give it the parameters: {parameters}."),
         ("is_tensor", "Put the tensor into a list: [{name}]."),
         facts=_optimized,

@@ -14,9 +14,34 @@ from torchtap.failures.situation_row import Situation, SituationRow
 
 def _resized(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     value = failure.operand("input").value
-    asked = len(re.findall(r"\d+(?:\.\d+)?", found["size"]))
-    dims = value.dim() if isinstance(value, Tensor) else 0
-    return {"dims": dims, "asked": asked, "is_single": dims == asked + 1}
+    sizes = re.findall(r"\d+(?:\.\d+)?", found["size"])
+    asked, dims = len(sizes), value.dim() if isinstance(value, Tensor) else 0
+    mode = failure.operand("mode").value
+    wanted = _DIMENSIONS.get(mode, 0) if isinstance(mode, str) else 0
+    is_colored = asked == 3 == dims - 1 and wanted in (0, dims) and sizes[-1] in ("1", "3", "4")
+    is_single = dims == asked + 1 and wanted != dims and not is_colored
+    second = _channel_second(value) if is_single else {}
+    return {
+        "dims": dims,
+        "asked": asked,
+        "is_colored": is_colored,
+        "channels": sizes[-1] if sizes else "",
+        "without": f"({', '.join(sizes[:-1])})",
+        "is_second": False,
+        "is_single": is_single and not second,
+        **second,
+    }
+
+
+def _channel_second(value: Any) -> Mapping[str, Any]:
+    """Say that a picture may have its channel behind its height, where there is one of one."""
+    if (
+        not isinstance(value, Tensor)
+        or value.dim() != 3
+        or not value.shape[0] > value.shape[1] == 1
+    ):
+        return {}
+    return {"is_second": True, "high": value.shape[0], "wide": value.shape[2]}
 
 
 def _grid(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
@@ -25,13 +50,29 @@ def _grid(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
 
 
 def _mode(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    return {"is_single": int(found["given"]) + 1 == int(found["wanted"])}
+    is_single = int(found["given"]) + 1 == int(found["wanted"])
+    second = _channel_second(failure.operand("input").value) if is_single else {}
+    return {"is_second": False, "is_single": is_single and not second, **second}
+
+
+_DIMENSIONS = {"linear": 3, "bilinear": 4, "bicubic": 4, "trilinear": 5}
+"""How many dimensions a mode of F.interpolate takes, with batch and channels."""
+_SECOND = (
+    "is_second",
+    "If it is one picture of {high} x {wide}, its channel stands second: put it first, behind a "
+    "batch of one: {name_it}.transpose(0, 1).unsqueeze(0).",
+)
 
 
 SITUATIONS: dict[str, Situation] = {
     "spatial dimensions": SituationRow(
         "F.interpolate was asked for {size}, {asked} dimensions, and {name} has {dims} "
         "dimensions: [batch, channels] stand before those that are resized.",
+        (
+            "is_colored",
+            "If the {channels} of the size is a number of channels, leave it out: size={without}.",
+        ),
+        _SECOND,
         (
             "is_single",
             "Give it a batch of one and take that away again: F.interpolate({name_it}.unsqueeze(0),"
@@ -44,6 +85,7 @@ SITUATIONS: dict[str, Situation] = {
     "dimensions of a mode": SituationRow(
         "F.interpolate with mode='{mode}' takes {wanted} dimensions, [batch, channels, ...], and "
         "{name} has {given}.",
+        _SECOND,
         (
             "is_single",
             "Give it a batch of one and take that away again: F.interpolate({name_it}.unsqueeze(0),"
