@@ -35,7 +35,7 @@ class _Finder:
         execute = loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
-            del loader.exec_module  # That of its class is seen again.
+            vars(loader).pop("exec_module", None)  # That of its class is seen again, once for all.
             execute(module)
             self._action()
 

@@ -15,6 +15,7 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,7 +28,6 @@ from torchtap.hooks.module_handle import Handle
 from torchtap.hooks.module_hook import (
     EDIT,
     NEEDED,
-    OWN_HOOKS,
     Keywords,
     ModuleHook,
     keep_dynamo_out,
@@ -90,7 +90,10 @@ def _has_hooks(module: nn.Module) -> bool:
 
 
 def _only_reads(hook: Any) -> bool:
-    return isinstance(hook, OWN_HOOKS) and hook.role not in (EDIT, NEEDED)
+    # The compiler sees no subclass of partial: to it, a NativeHook is the partial that it is.
+    if isinstance(hook, partial) and builtins.len(hook.args) == 2:
+        hook = hook.args[1]
+    return isinstance(hook, ModuleHook) and hook.role not in (EDIT, NEEDED)
 
 
 # torch.jit.script compiles the layer with whatever stands for ``len`` in its file.
