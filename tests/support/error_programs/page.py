@@ -171,7 +171,9 @@ def pages() -> dict[str, str]:
 def _raised(program: Program, url: str, folder: Path) -> Raised:
     error = error_of(program, folder)
     plain = re.sub(r"\x1b\[[\d;]*m", "", str(error))  # Without bold letters of a terminal.
-    plain = plain.replace(f"{folder}{os.sep}", "")
+    packages = Path(torch.__file__).parents[1]  # Tracebacks of workers name files of PyTorch.
+    for place in (folder, packages):
+        plain = plain.replace(f"{place}{os.sep}", "")
     said = " ".join(f"{type(error).__name__}: {plain}".split())
     return Raised(program, said, tuple(error.__notes__), url)
 
