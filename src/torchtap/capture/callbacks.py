@@ -135,7 +135,7 @@ class PostForward(TapHook[Listener]):
             self._leave(args, kwargs, output)
             return
         is_view = output._is_view()
-        # A view can be written through by whoever holds it; the end of a call around it is the last
+        # Any code that holds a view can write through it; the end of a call around it is the last
         # chance to see that.
         if is_view and not engine.hooks.running.stack:
             self._leave(args, kwargs, output)  # No call around it will tell of writes into it.
