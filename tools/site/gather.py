@@ -23,7 +23,7 @@ def gather(folder: Path) -> list[str]:
     """Write all pages into ``folder``; their names in it."""
     pages = {place_of(page): page for page in sources()}
     made = {**reference.name_pages(), _COMMANDS: reference.command_page(), **_lists(pages)}
-    for book in sorted((ROOT / "docs" / "notebooks").glob("*.ipynb")):
+    for book in sorted((ROOT / "docs" / "tutorials" / "notebooks").glob("*.ipynb")):
         made[place_of(book)] = notebook_page(book, folder / "notebooks")
     for place, page in pages.items():
         text = _linked(page.read_text(), page, folder)

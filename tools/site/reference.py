@@ -30,7 +30,7 @@ def name_pages() -> dict[str, str]:
 
 
 def page_of(name: str) -> str:
-    """The page of a public name: that of its library, or of its section in ``docs/api.md``."""
+    """Return the page of a name: of its library, or its section in ``docs/reference/api.md``."""
     short = name.removeprefix("torchtap.")
     library = short.partition(".")[0]
     if library in LIBRARIES:
@@ -45,7 +45,7 @@ def last(name: str) -> str:
 
 def _sections() -> dict[str, str]:
     found, section = {}, ""
-    for line in (ROOT / "docs" / "api.md").read_text().splitlines():
+    for line in (ROOT / "docs" / "reference" / "api.md").read_text().splitlines():
         if line.startswith("## "):
             section = line.removeprefix("## ")
         elif named := re.match(r"\| \[?`(?:tt\.)?([\w.]+)`", line):
