@@ -8,16 +8,21 @@ from pages import PAGES, ROOT
 
 _MAX_GRADE, _MAX_WORDS = 9.0, 15.0
 # Pages of contracts, for those who read files or change the code, and one that lists.
-_OTHERS = {"CHANGELOG.md", "docs/format.md", "docs/design.md", "docs/diagnosing.md"}
+_OTHERS = {
+    "CHANGELOG.md",
+    "docs/reference/format.md",
+    "docs/design.md",
+    "docs/guides/diagnosing.md",
+}
 _SHORT = (
     "README.md",
-    "docs/start/",
-    "docs/coming_from/",
-    "docs/tour.md",
-    "docs/sites.md",
-    "docs/glossary.md",
-    "docs/limits.md",
-    "docs/comparison.md",
+    "docs/tutorials/start/",
+    "docs/guides/coming_from/",
+    "docs/tutorials/tour.md",
+    "docs/reference/sites.md",
+    "docs/explanations/glossary.md",
+    "docs/reference/limits.md",
+    "docs/explanations/comparison.md",
 )
 
 NAMES = {page.relative_to(ROOT).as_posix(): page for page in PAGES if page.parent.name != "errors"}

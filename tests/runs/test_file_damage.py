@@ -155,8 +155,8 @@ def test_damage_in_a_file_of_before_is_never_a_foreign_error(tmp_path: Path) -> 
 
 
 def test_a_file_is_checked_and_read_by_others_as_the_page_shows(tmp_path: Path) -> None:
-    """With the program of docs/format.md, in a process that cannot import torchtap."""
-    page = (Path(__file__).parents[2] / "docs" / "format.md").read_text()
+    """With the program of docs/reference/format.md, in a process that cannot import torchtap."""
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "format.md").read_text()
     program = next(one for one in page.split("```python\n") if "zlib.crc32" in one).split("```")[0]
     file = full_run().save(tmp_path / "run.safetensors")
     whole = file.read_bytes()

@@ -1,6 +1,6 @@
 """A run in a folder: written beside the training, readable while it grows and after any crash.
 
-docs/format.md says what stands in the folder. Here:
+docs/reference/format.md says what stands in the folder. Here:
 
     layout        names of folders and files, and what is allowed as a name
     dtypes        how each dtype of torch stands in a safetensors file
