@@ -9,7 +9,7 @@ from torchtap.core.absence import Absence
 from torchtap.core.record import said_steps
 from torchtap.core.site import Site
 from torchtap.core.text import plural
-from torchtap.runs.merging.rules import said_ranks
+from torchtap.runs.merging.placement_rules import said_ranks
 
 _BUFFERS = "each rank keeps buffers of its own, unless DDP broadcasts them (broadcast_buffers=True)"
 
@@ -18,7 +18,7 @@ Groups = Sequence[tuple[int, ...]]
 
 
 @dataclass(slots=True)
-class Findings:
+class MergeAbsences:
     """The absences of a merged run, and the replicas that differ.
 
     Attributes:
