@@ -55,6 +55,17 @@ def instruction_set(request: pytest.FixtureRequest) -> Iterator[str]:
     _kernel.force(before)
 
 
+def merge(
+    row: torch.Tensor,
+    other: torch.Tensor,
+    histogram: torch.Tensor | None = None,
+    more: torch.Tensor | None = None,
+) -> None:
+    """Merge a row into another, and the histogram ``more`` into ``histogram``."""
+    bins = (0 if one is None else one.data_ptr() for one in (histogram, more))
+    _kernel.merge(row.data_ptr(), other.data_ptr(), *bins)
+
+
 Test = Callable[..., None]
 
 
@@ -347,7 +358,7 @@ def test_parts_merge_in_any_order() -> None:
             random.shuffle(rows)  # type: ignore[attr-defined]
         while len(rows) > 1:
             place = 0 if random is None else random.randrange(len(rows) - 1)  # type: ignore[attr-defined]
-            native.merge(rows[place], rows.pop(place + 1))
+            merge(rows[place], rows.pop(place + 1))
         assert_close(as_dict(rows[0]), expected(torch.cat(offsets)), 1e-12)
         assert as_dict(rows[0])["num_tensors"] == len(parts)
 
@@ -359,7 +370,7 @@ def test_histograms_merge_by_adding() -> None:
     rows, histograms = empty_rows(2), torch.zeros(2, NUM_BINS, dtype=torch.int64)
     for tensor, row, histogram in zip(tensors, rows, histograms, strict=True):
         native.accumulate(tensor, row, histogram)
-    native.merge(rows[0], rows[1], histograms[0], histograms[1])
+    merge(rows[0], rows[1], histograms[0], histograms[1])
     assert np.array_equal(histograms[0].numpy(), expected_bins(torch.cat(tensors)))
     assert rows[0, 14] == 3500
 
@@ -542,7 +553,9 @@ def test_sums_over_the_first_dim(dtype: torch.dtype, shape: tuple[int, ...]) -> 
     if dtype.is_floating_point and tensor.numel() > 5:
         tensor.view(-1)[:6] = torch.tensor([1, 2, math.inf, -math.inf, math.nan, -0.0])
     sums = torch.ones(shape[1:], dtype=torch.float64)
-    native.accumulate_sum(tensor, sums)
+    tensor = tensor.resolve_neg().contiguous()
+    code = native.DTYPES[tensor.dtype]
+    _kernel.accumulate_sum(tensor.data_ptr(), shape[0], sums.numel(), code, sums.data_ptr())
     torch.testing.assert_close(sums, 1 + tensor.double().sum(0), equal_nan=True)
 
 
