@@ -131,7 +131,7 @@ class Stats:
 
     def meter(self, site: Site) -> Callable[[Tensor, int], bool]:
         """Return the meter of a site's tensors, which hooks may call in place of :meth:`take`."""
-        if not self._statistics or self._chosen.of_slices(site):
+        if not self._statistics or self._meter(site).slices is not None:
             return self._meter(site).quick
 
         def measure(tensor: Tensor, step: int) -> bool:

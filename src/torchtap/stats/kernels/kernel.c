@@ -1146,10 +1146,10 @@ static PyObject *py_sum(PyObject *module, PyObject *const *arguments, Py_ssize_t
     return none();
 }
 
-static PyObject *py_merge(PyObject *module, PyObject *const *arguments, Py_ssize_t given) {
+static PyObject *py_merge_rows(PyObject *module, PyObject *const *arguments, Py_ssize_t given) {
     int64_t a[3];
     (void)module;
-    if (!read_integers(arguments, given, 3, a, "merge"))
+    if (!read_integers(arguments, given, 3, a, "merge_rows"))
         return NULL;
     for (int64_t r = 0; r < a[2]; r++)
         merge_row(POINTER(double, a[0]) + r * ROW, POINTER(const double, a[1]) + r * ROW);
@@ -1250,8 +1250,8 @@ static PyMethodDef methods[] = {
      "accumulate_channels(data, outer, channels, inner, dtype, rows, threads)"},
     {"accumulate_sum", (PyCFunction)(void (*)(void))py_sum, METH_FASTCALL,
      "accumulate_sum(data, outer, inner, dtype, sums)"},
-    {"merge", (PyCFunction)(void (*)(void))py_merge, METH_FASTCALL,
-     "merge(rows_to, rows_from, num_rows): each row into the one at its place"},
+    {"merge_rows", (PyCFunction)(void (*)(void))py_merge_rows, METH_FASTCALL,
+     "merge_rows(rows_to, rows_from, num_rows): each row into the one at its place"},
     {"drain", (PyCFunction)(void (*)(void))py_drain, METH_FASTCALL,
      "drain(rows, histograms, num_rows, bins, counts, ends) -> length of the lists"},
     {"take_block", (PyCFunction)(void (*)(void))py_take_block, METH_FASTCALL,

@@ -68,6 +68,11 @@ def available() -> bool:
     return _available
 
 
+def measures_slices() -> bool:
+    """Return whether the kernel measures slices beside a row. A binary that is older does not."""
+    return _available and hasattr(_kernel, "merge_rows")
+
+
 def takes_calls() -> bool:
     """Return whether plain calls are taken natively (``calls.c``): unless ``TORCHTAP_NATIVE=0``."""
     return _can_read_tensors and os.environ.get("TORCHTAP_NATIVE", "1") != "0"
@@ -274,7 +279,7 @@ class SliceRows(NamedTuple):
 
 def merge_rows(rows: NDArray[np.float64], others: NDArray[np.float64]) -> None:
     """Merge rows, each into the one at its place; all without gaps."""
-    _kernel.merge(rows.ctypes.data, others.ctypes.data, len(others))
+    _kernel.merge_rows(rows.ctypes.data, others.ctypes.data, len(others))
 
 
 def accumulate(
