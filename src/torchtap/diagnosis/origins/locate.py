@@ -18,11 +18,10 @@ from torchtap.core.rebuild import replace_arguments
 from torchtap.core.source_files import hash_of
 from torchtap.diagnosis.origins.nonfinite_rows import bad_rows, num_samples
 from torchtap.diagnosis.origins.origin import INPUT, OPTIMIZER, PARAMETER, Origin
-from torchtap.diagnosis.origins.put_back import PutBack
+from torchtap.diagnosis.origins.put_back import PutBack, WriteWatch
 from torchtap.diagnosis.origins.step_trace import Trace
 from torchtap.diagnosis.origins.values import badness, tensors_of
 from torchtap.diagnosis.origins.verdict_of_ranks import Ranks
-from torchtap.diagnosis.origins.write_watch import WriteWatch
 from torchtap.hooks.uncompiled import uncompiled
 
 

@@ -20,7 +20,7 @@ from torchtap.runs.file_name import ENDING
 from torchtap.runs.meta import Meta, meta_of
 from torchtap.runs.open_run import open_run
 from torchtap.runs.run import Run
-from torchtap.runs.store.commit_stream import CommitStream
+from torchtap.runs.store.commit import CommitStream
 from torchtap.runs.store.layout import (
     ATTEMPT,
     SEALED_STATISTICS,
