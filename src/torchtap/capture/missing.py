@@ -235,7 +235,7 @@ def why_not_called(plan: Plan, path: str, *, model_ran: bool, verb: str) -> str:
 
 def is_container(plan: Plan, path: str) -> bool:
     """Return whether the module cannot be called at all, such as ``nn.ModuleList``."""
-    return any(one.path == path and one.is_container for one in plan.taps)
+    return any(tap.path == path and tap.is_container for tap in plan.taps)
 
 
 def _is_untouched(state: SiteState) -> bool:

@@ -123,7 +123,7 @@ def _table(file: Path) -> Rows:
         raise InputError(f"{file} has no column.")
     if len(columns) == 1:
         return Rows(columns[0])
-    if any(one.ndim > 1 for one in columns):
+    if any(column.ndim > 1 for column in columns):
         raise InputError(
             f"{file} has {len(columns)} columns, of which some are lists; expected one column of "
             f"lists, or columns of numbers."

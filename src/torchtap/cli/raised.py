@@ -52,9 +52,9 @@ def _kept(
     trace: TracebackType | None, drops: Callable[[CodeType, bool], bool]
 ) -> TracebackType | None:
     below: TracebackType | None = None
-    for one in reversed(_frames(trace)):
-        if not drops(one.tb_frame.f_code, below is None):
-            below = TracebackType(below, one.tb_frame, one.tb_lasti, one.tb_lineno)
+    for frame in reversed(_frames(trace)):
+        if not drops(frame.tb_frame.f_code, below is None):
+            below = TracebackType(below, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
     return below
 
 

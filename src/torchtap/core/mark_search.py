@@ -130,7 +130,7 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
     while waiting:
         code = waiting.pop()
         yield code
-        waiting += [one for one in code.co_consts if type(one) is CodeType]
+        waiting += [const for const in code.co_consts if type(const) is CodeType]
 
 
 def _named(function: FunctionType) -> Iterator[Any]:
@@ -178,7 +178,7 @@ def _is_foreign(package: str) -> bool:
         return False
     modules = [one for name, one in [*sys.modules.items()] if name.partition(".")[0] == package]
     own = sys.modules.get(_OWN)
-    held = (part for one in modules for part in list(_values_by_name(one).values()))
+    held = (part for module in modules for part in list(_values_by_name(module).values()))
     return not any(part is own or _is_mark(part) for part in held)
 
 

@@ -116,7 +116,9 @@ def num_parameters(model: nn.Module) -> dict[str, int]:
     A sharded parameter counts as a whole; a lazy one, which has no shape yet, does not count.
     """
     found = {
-        path: sum(one.numel() for one in module._parameters.values() if _has_shape(one))
+        path: sum(
+            parameter.numel() for parameter in module._parameters.values() if _has_shape(parameter)
+        )
         for path, module in modules_of(model)[0].items()
         if module._parameters
     }

@@ -152,7 +152,9 @@ def parts_of(value: Any) -> list[Part] | None:
     if isinstance(value, Mapping):
         return [(str(key), part) for key, part in value.items()]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {one.name: getattr(value, one.name, None) for one in dataclasses.fields(value)}
+        fields = {
+            field.name: getattr(value, field.name, None) for field in dataclasses.fields(value)
+        }
         # Dynamo cannot trace descriptors of the standard library, and breaks the graph at them.
         others = () if torch.compiler.is_compiling() else attributes(value) or ()
         return [*fields.items(), *((name, part) for name, part in others if name not in fields)]

@@ -200,7 +200,7 @@ class _Checking:
         fill, blur = _fills(ground, self.how.baseline)
         controls = [ground.weights(self._shuffled()) for _ in range(self.how.num_controls)]
         orders = Orders.of(ground.weights(self.map), controls, self._generator)
-        return _Places(ground, orders, fill, blur, torch.tensor([not one for one in faults]))
+        return _Places(ground, orders, fill, blur, torch.tensor([not fault for fault in faults]))
 
     def random(self) -> None:
         """Compare with the map of the model with random weights."""

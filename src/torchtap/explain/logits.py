@@ -39,7 +39,7 @@ class Logits:
     def code(self) -> str:
         """Return the code by which a function of the output ``out`` reaches the logits."""
         parts = self.name.split(".") if self.name else []
-        return "out" + "".join(f"[{one}]" if one.isdigit() else f"[{one!r}]" for one in parts)
+        return "out" + "".join(f"[{part}]" if part.isdigit() else f"[{part!r}]" for part in parts)
 
 
 def logits_of(output: Any) -> Logits:

@@ -318,7 +318,7 @@ def _as_batch(args: Sequence[Any]) -> tuple[Any, ...]:
         InputError: they have different sizes.
     """
     pictures = args[0]
-    if len({one.shape for one in pictures}) > 1:
+    if len({picture.shape for picture in pictures}) > 1:
         shown = ", ".join(map(kind_of, pictures[:4]))
         raise InputError(
             f"The model takes a list of pictures, and these have different sizes ({shown}), so "

@@ -156,7 +156,7 @@ def _assigned(statement: ast.AST, name: str) -> tuple[ast.expr | None] | None:
         return (statement.value,) if statement.value is not None else None
     given = [statement.target] if isinstance(statement, ast.For | ast.AsyncFor) else []
     if isinstance(statement, ast.With | ast.AsyncWith):
-        given = [one.optional_vars for one in statement.items if one.optional_vars is not None]
+        given = [item.optional_vars for item in statement.items if item.optional_vars is not None]
     if any(_names(one, name) for one in given):
         return (None,)
     for inner in _own_expressions(statement):
@@ -177,7 +177,7 @@ def _names(target: ast.AST, name: str) -> bool:
     if isinstance(target, ast.Name):
         return target.id == name
     if isinstance(target, ast.Tuple | ast.List):
-        return any(_names(one, name) for one in target.elts)
+        return any(_names(element, name) for element in target.elts)
     return isinstance(target, ast.Starred) and _names(target.value, name)
 
 

@@ -73,7 +73,7 @@ class Failure:
     @cached_property
     def running(self) -> TracebackFrame | None:
         """The frame of the innermost module that was running."""
-        return next((one for one in reversed(self.frames) if one.module is not None), None)
+        return next((frame for frame in reversed(self.frames) if frame.module is not None), None)
 
     @property
     def module(self) -> nn.Module | None:
@@ -118,7 +118,7 @@ class Failure:
     @property
     def tensors(self) -> list[Operand]:
         """The tensors among the operands."""
-        return [one for one in self.operands if isinstance(one.value, Tensor)]
+        return [operand for operand in self.operands if isinstance(operand.value, Tensor)]
 
     def operand(self, name: str, otherwise: str = UNNAMED) -> Operand:
         """The operand of a name in its expression, or of a local name of the innermost frames.
@@ -171,7 +171,7 @@ class Failure:
         The text of the program's expression stands for it where that was not a name. One of no
         known value, whose name is ``otherwise``, where there is none.
         """
-        given = (one for one in self.tensors if not self.origin(one).is_state)
+        given = (tensor for tensor in self.tensors if not self.origin(tensor).is_state)
         return next(given, next(iter(self.operands), Operand(otherwise)))
 
     # ------------------------------------------------------------------ backward
@@ -184,7 +184,7 @@ class Failure:
                 held = frame.frame.f_locals
                 found = held.get("tensors", held.get("outputs"))
                 values = found if isinstance(found, tuple | list) else (found,)
-                return [one for one in values if isinstance(one, Tensor)]
+                return [value for value in values if isinstance(value, Tensor)]
         return [
             frame.owner
             for frame in self.frames

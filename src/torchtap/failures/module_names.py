@@ -46,9 +46,9 @@ class Names:
         self._states: dict[int, NamedState] = {}
         num_trained = sum(
             any(
-                one is not None
+                parameter is not None
                 for inner in every_module(root)
-                for one in inner._parameters.values()
+                for parameter in inner._parameters.values()
             )
             for _, root in self.models
         )

@@ -183,7 +183,7 @@ def _without_definitions(lines: list[str], code: CodeType) -> str:
 def _last_line(code: CodeType) -> int:
     """The last line of a function or class that Python knows of, with those inside of it."""
     own = max((line for _, _, line in code.co_lines() if line), default=code.co_firstlineno)
-    inner = (_last_line(one) for one in code.co_consts if isinstance(one, CodeType))
+    inner = (_last_line(const) for const in code.co_consts if isinstance(const, CodeType))
     return max((own, *inner))
 
 

@@ -118,7 +118,7 @@ def make_picture(
         tops = _chunks(root.children, limit)
     boxes = _Boxes(cut)
     boxes.add_all(tops, 0)
-    found = [one for one in _arrows(arrows, boxes.of_node) if not _repeats(one, boxes.frames)]
+    found = [arrow for arrow in _arrows(arrows, boxes.of_node) if not _repeats(arrow, boxes.frames)]
     said = [*notes, *_more(cut.depth, deepest, depth, is_chunked=tops is not root.children)]
     return Picture(title, tuple(boxes.boxes), tuple(found), tuple(boxes.frames), tuple(said))
 
@@ -244,7 +244,7 @@ class _Boxes:
 
 def _unfolded(parts: Sequence[Part]) -> list[Part]:
     """Return parts and their copies in the order in which they ran."""
-    every = [one for part in parts for one in (part, *part.copies)]
+    every = [copy for part in parts for copy in (part, *part.copies)]
     return sorted(every, key=lambda part: part.number)
 
 

@@ -81,7 +81,7 @@ class GradientFlow:
 
     def params_among(self, tensors: Iterable[Tensor]) -> list[str]:
         """Return the names of the parameters that are among tensors."""
-        return [self._params[id(one)] for one in tensors if id(one) in self._params]
+        return [self._params[id(tensor)] for tensor in tensors if id(tensor) in self._params]
 
     def note(
         self, name: str, inputs: Sequence[Taken], given: Sequence[Tensor], path: str, line: str

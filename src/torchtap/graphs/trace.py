@@ -269,7 +269,7 @@ class Trace:
         """Make one node of a module without modules in it, whatever operations ran in it."""
         item = self._new(Item(call.type, MODULE, call.id, call.path, call.outputs), tensors)
         cut = [self.items[one] for one in done.items if self.items[one].cut_slots]
-        if cut and not any(one.requires_grad for one in tensors):
+        if cut and not any(tensor.requires_grad for tensor in tensors):
             self.items[item].note, self.items[item].cut_slots = cut[0].note, cut[0].cut_slots
         self.merged.update(dict.fromkeys(done.items, item))
         for place, (source, kind) in enumerate(done.taken):
@@ -286,8 +286,12 @@ class Trace:
         """Return an operation's inputs as they are before it runs and writes into some of them."""
         flow, path = self.flow, self._path
         return [
-            Taken(one, one.requires_grad, flow.source_of(one, path) if one.requires_grad else "")
-            for one in tensors
+            Taken(
+                tensor,
+                tensor.requires_grad,
+                flow.source_of(tensor, path) if tensor.requires_grad else "",
+            )
+            for tensor in tensors
         ]
 
     def ran(self, name: str, inputs: Sequence[Taken], given: Sequence[Tensor]) -> None:
@@ -393,12 +397,12 @@ class _Functions(TorchFunctionMode):
         # What a backward inside of the forward runs is no part of the forward's graph.
         if current_task() != -1 or self._trace.is_busy:
             return func(*args, **(kwargs or {}))
-        tensors = [one for one in _pytree.tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
+        tensors = [leaf for leaf in _pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         taken = self._trace.taken(tensors)
         result = func(*args, **(kwargs or {}))
         if taken:
             name = _name_of(func)
-            given = [one for one in _pytree.tree_leaves(result) if isinstance(one, Tensor)]
+            given = [leaf for leaf in _pytree.tree_leaves(result) if isinstance(leaf, Tensor)]
             # It returns nothing, and has written into its first argument.
             if name == "setitem":
                 given = [args[0]]

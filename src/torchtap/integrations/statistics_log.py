@@ -178,7 +178,7 @@ class StatisticsLog(ABC):
 
 
 def _refuse_unknown(names: Sequence[str], series: Series) -> None:
-    further = [one.name for one in series.statistics]
+    further = [statistic.name for statistic in series.statistics]
     for name in names:
         if name not in NAMES:
             further_of(name, further)

@@ -213,8 +213,8 @@ class _Watcher:
         operands = list(args[1:] if name == "einsum" else args[:1])
         if operands and isinstance(operands[0], list | tuple):
             operands = list(operands[0])
-        for one in operands:
-            found = self._softmaxes.pop(id(one), None)
+        for operand in operands:
+            found = self._softmaxes.pop(id(operand), None)
             if found is not None:
                 self._add(self._by_heads(found[1]), GIVEN)
 

@@ -146,7 +146,7 @@ def _draw(
 ) -> Figure:
     width = _ONE if len(maps) == 1 else min(WIDTH, 2.8 * len(maps) + 0.6)
     figure, axes = panels(ax, len(maps), height=2.75, most_cols=4, one_height=5.2, width=width)
-    limits = limits_of([one for one in maps if one is not None])
+    limits = limits_of([map_ for map_ in maps if map_ is not None])
     for place, (panel, name, values, source) in enumerate(zip(axes, names, maps, of, strict=True)):
         room = inches_across(panel)
         if values is None:

@@ -116,7 +116,7 @@ def updates(run: Run, *, ax: Axes | None = None) -> Figure:
             "makes its steps: tt.watch(model, '*:update,param', to=tt.Stats())."
         )
     found = read(run, sites, "update_ratio")
-    has_ratio = [bool(np.isfinite(one).any()) for one in found.values]
+    has_ratio = [bool(np.isfinite(value).any()) for value in found.values]
     if not any(has_ratio):
         reason = run.stats(sites[0]).why_no_ratio or "there is no ratio in any step"
         raise RunError(

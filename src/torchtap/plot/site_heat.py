@@ -206,7 +206,9 @@ def _bar(axes: Axes, scale: Scale, name: str) -> None:
 
     norm = scale.norm()
     low, high = norm.vmin or 0.0, norm.vmax or 1.0
-    within = [one for one in scale.ticks() if low <= one <= high] if scale.kind != "linear" else []
+    within = (
+        [tick for tick in scale.ticks() if low <= tick <= high] if scale.kind != "linear" else []
+    )
     ticks = {"ticks": FixedLocator(within)} if within else {}
     colors = ScalarMappable(norm, SIGNED if scale.low < 0 else MAGNITUDE)
     color_bar(axes, colors, name=name, **ticks)

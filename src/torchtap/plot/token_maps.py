@@ -163,13 +163,13 @@ def _on_grid(ax: Axes | None, found: Tokens, title: str, picture: Array | None) 
     _map(places[1], found.laid(likeness), name, limits=(-1.0, 1.0), bar=True)
     places[2].imshow(found.components, interpolation="nearest")
     _head(places[2], "three components", "as red, green, blue")
-    for one in axes:
-        one.set_xticks([])
-        one.set_yticks([])
-        one.spines[:].set_visible(False)
+    for axis in axes:
+        axis.set_xticks([])
+        axis.set_yticks([])
+        axis.spines[:].set_visible(False)
     said = f"{found.side}x{found.side} patches"
     if found.extra:
-        norms_in_front = ", ".join(number(float(one)) for one in found.norms[: found.extra])
+        norms_in_front = ", ".join(number(float(norm)) for norm in found.norms[: found.extra])
         said += f", {plural(found.extra, 'token')} in front with a norm of {norms_in_front}"
     title_above(figure, ax, title, f"{said}. The likeness is a cosine.")
     return figure

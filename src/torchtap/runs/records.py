@@ -214,7 +214,7 @@ class Records(Sequence[Record]):
             numbers = [self._number_of(site) for site in sites]
         new["site"], new["step"], new["call"], new["backward"] = numbers, steps, calls, backwards
         new["phase"] = [self._phases.number(phase) for phase in phases]
-        new["labels"] = [self._labels.number(one) for one in labels]
+        new["labels"] = [self._labels.number(label) for label in labels]
         new["version"] = versions
         self._length = end
 

@@ -87,7 +87,7 @@ class RunStatistics:
     def over_steps(self, site: str | Site, name: str) -> tuple[list[int], list[Any]]:
         """See :meth:`Run.over_steps <torchtap.runs.run.Run.over_steps>`."""
         series, site = self._series, self._held.resolve(site)
-        further = [one.name for one in series.statistics]
+        further = [statistic.name for statistic in series.statistics]
         if name not in NAMES:
             further_of(name, further)
         if site not in series and not self._index.by_step(site):
@@ -166,7 +166,7 @@ class RunStatistics:
 
     def _not_measured(self, site: Site, found: Statistics) -> Statistics:
         """Say of statistics of values that the site was measured in other steps."""
-        missing = {one.name: f"{_OF_VALUES}." for one in self._series.statistics}
+        missing = {statistic.name: f"{_OF_VALUES}." for statistic in self._series.statistics}
         return replace(
             found, notes=(*found.notes, _OF_VALUES), extra=Extra(where=str(site), missing=missing)
         )

@@ -123,7 +123,7 @@ def _extra(
 ) -> Extra:
     """Return results of some states; where there are none, ``why``."""
     if states is None:
-        return Extra(where=where, missing={one.name: why for one in series.statistics})
+        return Extra(where=where, missing={statistic.name: why for statistic in series.statistics})
     results, missing = {}, {}
     for one, state in zip(series.statistics, states, strict=True):
         result = state if isinstance(state, Missing) else one.finish(state)

@@ -57,7 +57,7 @@ class Series:
     def kept_until_the_end(self) -> list[str]:
         """Return the names of what is kept until the end: all besides the numbers of each step."""
         histograms = ["histograms"] if self.has_histograms else []
-        return [*histograms, *(repr(one.name) for one in self.statistics)]
+        return [*histograms, *(repr(statistic.name) for statistic in self.statistics)]
 
     # ------------------------------------------------------------------ filled
 
@@ -137,7 +137,7 @@ class Series:
         chosen = [step for step in own if step in steps]
         if all(map(self.is_kept, chosen)):
             parts = (self.histogram(step, place) for step in chosen)
-            return HISTOGRAMS.merge([_EMPTY, *(one for one in parts if one is not None)])
+            return HISTOGRAMS.merge([_EMPTY, *(part for part in parts if part is not None)])
         # Counts can be taken out again: a window that begins before what is kept is all of it
         # without the other steps.
         others = [step for step in own if step not in steps]

@@ -191,11 +191,11 @@ class _Proof:
 
     def __call__(self) -> str:
         num_values = num_gradients = 0
-        for one in self.specimens:
-            args, kwargs = one.inputs()
-            found = verify(one.build(), *args, **kwargs)
+        for specimen in self.specimens:
+            args, kwargs = specimen.inputs()
+            found = verify(specimen.build(), *args, **kwargs)
             if not found:
-                raise _Broken(f"{one.name}: {found}")
+                raise _Broken(f"{specimen.name}: {found}")
             num_values += found.num_values
             num_gradients += found.num_gradients
         models = f"{len(self.specimens)} models"
@@ -226,15 +226,17 @@ def _compare(one: Specimen, attach: Callable[[nn.Module], Any]) -> None:
 
 
 def _edited(specimens: list[Specimen]) -> str:
-    for one in specimens:
-        _compare(one, lambda model: edit(model, "*", lambda tensor, record: None))
+    for specimen in specimens:
+        _compare(specimen, lambda model: edit(model, "*", lambda tensor, record: None))
     return f"{len(specimens)} models, gradients bit for bit"
 
 
 def _offloaded(specimens: list[Specimen]) -> str:
     with tempfile.TemporaryDirectory() as folder:
-        for one in specimens:
-            _compare(one, lambda model: offload("disk", model=model, min_bytes=0, dir=Path(folder)))
+        for specimen in specimens:
+            _compare(
+                specimen, lambda model: offload("disk", model=model, min_bytes=0, dir=Path(folder))
+            )
     return f"{len(specimens)} models, gradients bit for bit"
 
 

@@ -117,7 +117,7 @@ class Nodes:
             traits["grad"] = True
         if isinstance(value, nn.Parameter):
             traits["class"] = name_of(type(value))
-        return ["tensor", number, kind, traits, [self._inner(one) for one in parts]]
+        return ["tensor", number, kind, traits, [self._inner(part) for part in parts]]
 
     def _inner(self, part: Tensor) -> Node:
         return self.tensor(part.detach())

@@ -98,7 +98,7 @@ class CallGradients:
         if not torch.is_grad_enabled():
             return
         given = tensors_in(arguments_by_name(*arguments))
-        own = {id(one) for one in module.parameters()}
+        own = {id(parameter) for parameter in module.parameters()}
         tensors = [
             *((self._inputs, name, one) for name, one in given.items() if id(one) not in own),
             *((self._parameters, name, one) for name, one in module.named_parameters()),

@@ -49,7 +49,7 @@ def copied(
     given = tensors_in(arguments_by_name(args, kwargs))
     for name, tensor in given.items():
         _refuse(f"argument {name}", tensor)
-    own = {id(one): one for one in (*module.parameters(), *module.buffers())}
+    own = {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}
     memo: dict[int, Any] = {}
     if not with_module:
         memo.update(own)
@@ -58,7 +58,9 @@ def copied(
     with outside_inference_mode():
         flowing = [one for one in given.values() if id(one) not in own]
         if with_module:
-            flowing += [one for one in _computed_attributes(module) if id(one) not in own]
+            flowing += [
+                attribute for attribute in _computed_attributes(module) if id(attribute) not in own
+            ]
         flowing = list({id(one): one for one in flowing}.values())
         # Copied beforehand and together: deepcopy refuses tensors with a graph, and would part
         # views from their base.

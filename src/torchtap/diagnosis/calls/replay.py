@@ -209,7 +209,7 @@ def show_replay(found: Replay) -> Page:
     if found.unchecked:
         parts.append(Line(f"Not recorded, so not compared: {', '.join(found.unchecked)}", "dim"))
     if found.call.notes:
-        parts.append(Listed([("", one) for one in found.call.notes], title="Notes", tone="dim"))
+        parts.append(Listed([("", note) for note in found.call.notes], title="Notes", tone="dim"))
     return Page(*parts)
 
 

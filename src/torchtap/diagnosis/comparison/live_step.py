@@ -98,9 +98,9 @@ class LiveStep:
         tied = self.tied(homes)
         kept = [
             [
-                one
-                for one in each.states
-                if one.path not in out and not (one.port == "param_grad" and one.path in ties)
+                state
+                for state in each.states
+                if state.path not in out and not (state.port == "param_grad" and state.path in ties)
             ]
             for each, out, ties in zip(calls, left_out, tied, strict=True)
         ]

@@ -47,7 +47,7 @@ class ParameterPair:
     @property
     def is_transposed(self) -> bool:
         """Return whether the candidate has the transposed value of the reference."""
-        return any(same(self.own.detach(), one.to(self.own.dtype)) for one in self.values[1:])
+        return any(same(self.own.detach(), value.to(self.own.dtype)) for value in self.values[1:])
 
 
 def parameter_pairs(

@@ -29,7 +29,7 @@ def epsilon(dtype: str) -> float:
 
 def coarsest(dtypes: Iterable[str]) -> str:
     """The dtype of the fewest digits; empty where nothing rounds."""
-    return max((one for one in dtypes if epsilon(one)), key=epsilon, default="")
+    return max((dtype for dtype in dtypes if epsilon(dtype)), key=epsilon, default="")
 
 
 def rounding(dtypes: Iterable[str], terms: int, *, num_calls: int = 1) -> float:

@@ -45,7 +45,7 @@ class Event:
         while waiting:
             event = waiting.pop()
             yield event
-            fresh = [one for one in event.parents if one.number not in seen]
+            fresh = [parent for parent in event.parents if parent.number not in seen]
             seen.update(one.number for one in fresh)
             waiting += fresh
 

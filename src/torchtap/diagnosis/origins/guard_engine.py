@@ -157,7 +157,7 @@ class GuardEngine:
             if self.steps.running.has_stepped:  # Its forwards run inside of it.
                 self._end_step()
             self._note_optimizer(optimizer)
-            others = [self._checked(one, params) if callable(one) else one for one in args[1:]]
+            others = [self._checked(arg, params) if callable(arg) else arg for arg in args[1:]]
             named = {k: self._checked(v, params) if callable(v) else v for k, v in kwargs.items()}
             return (*args[:1], *others), named
         self._note_optimizer(optimizer)
@@ -247,9 +247,9 @@ class _GradientsAside:
 
     def put(self, params: Iterable[Tensor]) -> None:
         """Take the gradients of parameters away."""
-        for one in params:
-            self._held.append((one, one.grad))
-            one.grad = None
+        for param in params:
+            self._held.append((param, param.grad))
+            param.grad = None
 
     def give_back(self) -> None:
         """Give the very tensors back."""

@@ -61,7 +61,7 @@ class Buffers:
     """
 
     def __init__(self, modules: Sequence[nn.Module]) -> None:
-        plain = [one for one in modules if not isinstance(one, torch.jit.ScriptModule)]
+        plain = [module for module in modules if not isinstance(module, torch.jit.ScriptModule)]
         self.places = [(one, name) for one in plain for name in one._buffers]
         self._written = list(range(len(self.places)))
         self._resting: list[int] = []

@@ -95,7 +95,7 @@ def _located_together(model: nn.Module, located: _Located) -> Origin | None:
 
 def _spans_ranks(model: nn.Module) -> bool:
     """Return whether no rank can run a model alone, so that all of them are here."""
-    kinds = {name for one in model.modules() for name in type_names(one)}
+    kinds = {name for module in model.modules() for name in type_names(module)}
     if kinds & {"DistributedDataParallel", "FullyShardedDataParallel"}:
         return True
     return any(map(is_distributed, model.parameters()))
@@ -181,7 +181,7 @@ class _Located:
     def _groups(self, returned: Any, losses: Iterable[Tensor]) -> tuple[list[Tensor], ...]:
         """Return the tensors that count: the losses, else the gradients, else the parameters."""
         params = self._before.params
-        gradients = [one.grad for one in params if one.grad is not None]
+        gradients = [param.grad for param in params if param.grad is not None]
         return [*tensors_of(returned), *losses], tensors_of(gradients), tensors_of(params)
 
     def _unscale(self) -> None:

@@ -39,7 +39,7 @@ class Memory:
 
     def made(self, tensors: Sequence[Tensor]) -> None:
         """Note tensors of new memory."""
-        self._own.update(key for one in tensors if (key := storage_id(one)))
+        self._own.update(key for tensor in tensors if (key := storage_id(tensor)))
 
     def before_write(self, tensors: Sequence[Tensor]) -> None:
         """Copy the memory of tensors that are about to be written into."""
@@ -85,7 +85,7 @@ class WriteWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _tensors_in(value: Any) -> list[Tensor]:
-    return [one for one in tree_leaves(value) if isinstance(one, Tensor)]
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
 
 
 def _copy(tensor: Tensor) -> Any:
@@ -122,7 +122,9 @@ class PutBack:
         found = [one for one in gc.get_objects() if issubclass(type(one), _HELD)]
         optimizers = [one for one in found if isinstance(one, Optimizer)]
         self.scalers = [one for one in found if isinstance(one, GradScaler)]
-        groups = (group for one in optimizers for group in getattr(one, "param_groups", ()))
+        groups = (
+            group for optimizer in optimizers for group in getattr(optimizer, "param_groups", ())
+        )
         every = [*model.parameters(), *(param for group in groups for param in group["params"])]
         self.params = list({id(one): one for one in every}.values())
         modules = every_module(model)

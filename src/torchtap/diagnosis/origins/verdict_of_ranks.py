@@ -68,7 +68,7 @@ class Ranks:
         entries: list[Any] = [None] * num_ranks()
         said = None if own is None else own.as_dict()
         torch.distributed.all_gather_object(entries, said, self._group)
-        return _first([None if one is None else origin_of(one) for one in entries])
+        return _first([None if entry is None else origin_of(entry) for entry in entries])
 
 
 def _first(origins: Sequence[Origin | None]) -> Origin | None:

@@ -91,7 +91,7 @@ def scorecam(
     source = subject.inputs[over.name].detach()
 
     def run(channels: Channels) -> Tensor:
-        masked = torch.cat([_masked(source, value, over, one) for one in channels])
+        masked = torch.cat([_masked(source, value, over, channel) for channel in channels])
         return subject.scores(target, {over.name: masked}, times=len(channels))
 
     flat = value.flatten(2)

@@ -134,10 +134,10 @@ class LayerNotes:
 def floating_leaves(subject: Subject) -> dict[str, Tensor]:
     """Return the floating inputs as leaves that require grad; none where all parameters do."""
     wants = [
-        one.requires_grad
+        parameter.requires_grad
         for module in subject.modules.values()
-        for one in module._parameters.values()
-        if one is not None
+        for parameter in module._parameters.values()
+        if parameter is not None
     ]
     if wants and all(wants):
         return {}

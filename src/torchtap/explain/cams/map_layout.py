@@ -183,7 +183,7 @@ class Layouts:
 
     def _why(self, path: str, value: Tensor) -> str:
         reasons = {reader.of(path, value): None for reader in self._readers}
-        return "; ".join(one for one in reasons if isinstance(one, str))
+        return "; ".join(reason for reason in reasons if isinstance(reason, str))
 
 
 def _chosen_extents(subject: Subject, over: str | None) -> list[Extent]:

@@ -53,7 +53,7 @@ class Orders:
             controls: of random maps.
             generator: of random numbers.
         """
-        several = [importance_order(one, generator) for one in (weights, *controls)]
+        several = [importance_order(control, generator) for control in (weights, *controls)]
         return Orders(torch.stack(several))
 
 

@@ -98,17 +98,17 @@ def match(sources: Mapping[int, Contents], steps: Sequence[int]) -> Matched:
         steps: those that are merged, ascending.
     """
     held = [
-        RankRecords(one.recorded, one.index.places_in_steps(steps, one.sites))
-        for one in sources.values()
+        RankRecords(source.recorded, source.index.places_in_steps(steps, source.sites))
+        for source in sources.values()
     ]
     sites = list(dict.fromkeys(site for one in held for site in _sites_of(one)))
     names = (name for one in held for name in one.records.phase_table)
     phases = list(dict.fromkeys([*PHASES, *names]))
     numbers = {site: number for number, site in enumerate(sites)}
     columns = [_columns_of(one, np.asarray(steps, dtype=np.int64), numbers, phases) for one in held]
-    codes = _codes([[one[name] for name in _NAMES] for one in columns])
+    codes = _codes([[column[name] for name in _NAMES] for column in columns])
     repeats = [_repeats(one) for one in codes]
-    if any(one.any() for one in repeats):  # Of a recomputation that is repeated, for example.
+    if any(repeat.any() for repeat in repeats):  # Of a recomputation that is repeated, for example.
         codes = _codes([[code, number] for code, number in zip(codes, repeats, strict=True)])
     first = codes[0]
     if all(np.array_equal(first, one) for one in codes[1:]):  # The usual case: nothing is sorted.
@@ -149,17 +149,17 @@ def _columns_of(
 def _codes(ranks: Sequence[Sequence[Column]]) -> list[Column]:
     """One number for each row of some columns, alike on all ranks, and ascending as the rows do."""
     num_columns = len(ranks[0])
-    if not any(len(one[0]) for one in ranks):
+    if not any(len(rank[0]) for rank in ranks):
         return [np.zeros(0, dtype=np.int64) for _ in ranks]
-    low = [min(int(one[n].min()) for one in ranks if len(one[n])) for n in range(num_columns)]
-    high = [max(int(one[n].max()) for one in ranks if len(one[n])) for n in range(num_columns)]
+    low = [min(int(rank[n].min()) for rank in ranks if len(rank[n])) for n in range(num_columns)]
+    high = [max(int(rank[n].max()) for rank in ranks if len(rank[n])) for n in range(num_columns)]
     sizes = [top - bottom + 1 for bottom, top in zip(low, high, strict=True)]
     if prod(sizes) >= _MOST:  # Calls of a journal that lies, for example.
         return _ranked_codes(ranks)
     found = []
-    for one in ranks:
-        code = np.zeros(len(one[0]), dtype=np.int64)
-        for column, bottom, size in zip(one, low, sizes, strict=True):
+    for rank in ranks:
+        code = np.zeros(len(rank[0]), dtype=np.int64)
+        for column, bottom, size in zip(rank, low, sizes, strict=True):
             code *= size
             code += column
             code -= bottom
@@ -169,7 +169,7 @@ def _codes(ranks: Sequence[Sequence[Column]]) -> list[Column]:
 
 def _ranked_codes(ranks: Sequence[Sequence[Column]]) -> list[Column]:
     """Number the keys of each rank where their columns are too large to be put into one number."""
-    ends = np.cumsum([len(one[0]) for one in ranks])
+    ends = np.cumsum([len(rank[0]) for rank in ranks])
     code: Column = np.zeros(int(ends[-1]), dtype=np.int64)
     for columns in zip(*ranks, strict=True):
         _, place = np.unique(np.concatenate(columns), return_inverse=True)

@@ -114,7 +114,7 @@ def _scalars(runs: Sequence[RankRun]) -> Scalars:
             if name in run.source.scalars.names
         }
         first, *others = own.values()
-        is_same = all(one == first for one in others)
+        is_same = all(other == first for other in others)
         for step in sorted(set().union(*own.values())):
             numbers = {rank: one[step] for rank, one in own.items() if step in one}
             if len(numbers) == len(own):
@@ -141,19 +141,19 @@ def _meta(runs: Sequence[RankRun]) -> Meta:
         modes=_union(meta.modes for meta in every),
         requires_grad=_union(meta.requires_grad for meta in every),
         settings=_union(meta.settings for meta in every),
-        optimizers=_distinct(one for meta in every for one in meta.optimizers),
+        optimizers=_distinct(optimizer for meta in every for optimizer in meta.optimizers),
         foreign_steps=any(meta.foreign_steps for meta in every),
         order=_distinct(path for meta in every for path in meta.order),
-        findings=_distinct(one for meta in every for one in meta.findings),
+        findings=_distinct(finding for meta in every for finding in meta.findings),
     )
 
 
 def _distinct(entries: Iterable[T]) -> tuple[T, ...]:
     """Each entry once; those of a file have no hash."""
     found: list[T] = []
-    for one in entries:
-        if one not in found:
-            found.append(one)
+    for entry in entries:
+        if entry not in found:
+            found.append(entry)
     return tuple(found)
 
 

@@ -295,7 +295,7 @@ class RecordMerge:
     def _joined(self, chunks: Sequence[_Chunk]) -> Records:
         """The records of all sites, sorted by step, stage, part of the batch and arrival."""
         matched = self._matched
-        sizes = [len(one.keys) for one in chunks]
+        sizes = [len(chunk.keys) for chunk in chunks]
 
         def each(values: Sequence[int], kind: Any) -> Column:
             return np.repeat(np.array(values, dtype=kind), sizes)
@@ -303,39 +303,39 @@ class RecordMerge:
         def all_of(parts: Sequence[Column], kind: Any) -> Column:
             return np.concatenate(parts).astype(kind, copy=False) if parts else np.zeros(0, kind)
 
-        keys = all_of([one.keys for one in chunks], np.int64)
+        keys = all_of([chunk.keys for chunk in chunks], np.int64)
         own = matched.columns
         order = _sorted_by(
             own["step"][keys],
-            each([one.stage for one in chunks], np.int64),
-            each([one.part for one in chunks], np.int64),
-            all_of([one.orders for one in chunks], np.int64),
+            each([chunk.stage for chunk in chunks], np.int64),
+            each([chunk.part for chunk in chunks], np.int64),
+            all_of([chunk.orders for chunk in chunks], np.int64),
         )
         keys = keys[order]
         sites, numbers = _by_arrival(matched.sites, own["site"][keys])
         columns = {
             "site": numbers,
             "step": self._steps[own["step"][keys]],
-            "call": all_of([one.calls for one in chunks], np.int32)[order],
+            "call": all_of([chunk.calls for chunk in chunks], np.int32)[order],
             "phase": own["phase"][keys].astype(np.int8),
             "backward": own["backward"][keys].astype(np.int32),
-            "labels": all_of([one.labels for one in chunks], np.int32)[order],
+            "labels": all_of([chunk.labels for chunk in chunks], np.int32)[order],
         }
         values = MergedValues(
             records=[held.records for held in matched.held],
-            owners=each([one.owner for one in chunks], np.int32)[order],
-            places=all_of([one.places for one in chunks], np.int64)[order],
+            owners=each([chunk.owner for chunk in chunks], np.int32)[order],
+            places=all_of([chunk.places for chunk in chunks], np.int64)[order],
             cuts=self._cuts,
-            facts=all_of([one.facts for one in chunks], np.int32)[order],
+            facts=all_of([chunk.facts for chunk in chunks], np.int32)[order],
             table=self._table,
             index=(
                 columns,
                 Tables(sites, self._labels.entries, phase=list(matched.phases)),
             ),
         )
-        unversioned = [np.full(len(one.keys), UNVERSIONED, np.int64) for one in chunks]
+        unversioned = [np.full(len(chunk.keys), UNVERSIONED, np.int64) for chunk in chunks]
         versions = None
-        if any(one.versions is not None for one in chunks):
+        if any(chunk.versions is not None for chunk in chunks):
             known = zip(chunks, unversioned, strict=True)
             versions = all_of([b if a.versions is None else a.versions for a, b in known], np.int64)
             versions = versions[order]

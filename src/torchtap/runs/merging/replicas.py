@@ -98,7 +98,7 @@ class Replicas:
     def _having_equal(self, ranks: tuple[int, ...], place: int) -> Groups:
         at = np.array([place])
         return agreeing(
-            ranks, [[bool(self._equal(one, two, at)[0]) for two in ranks] for one in ranks]
+            ranks, [[bool(self._equal(rank, two, at)[0]) for two in ranks] for rank in ranks]
         )
 
     def _equal(self, one: int, two: int, chosen: Column) -> Mask:

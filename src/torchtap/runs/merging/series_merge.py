@@ -78,7 +78,7 @@ class SeriesMerge:
         self._problems = problems
         first = next(iter(sources.values()))
         self._merged = Series(first.keep, first.statistics)
-        self._merged.has_histograms = all(one.has_histograms for one in sources.values())
+        self._merged.has_histograms = all(source.has_histograms for source in sources.values())
         self._histograms: dict[int, dict[int, Histogram]] = {}
         self._states: dict[tuple[int, int], States] = {}
         own = {rank: set(one.steps) for rank, one in sources.items()}
@@ -92,7 +92,7 @@ class SeriesMerge:
     def merge(self) -> Series:
         """Return the series of the whole."""
         arrays = {rank: aligned(one, self._steps) for rank, one in self._sources.items()}
-        sites = dict.fromkeys(site for one in self._sources.values() for site in one.sites)
+        sites = dict.fromkeys(site for source in self._sources.values() for site in source.sites)
         merged = [self._merge_site(site, arrays) for site in sites]
         rows = [row for row in merged if row is not None]
         every = np.stack(rows, axis=1) if rows else blank_rows(len(self._steps), 0)
@@ -119,7 +119,7 @@ class SeriesMerge:
             rank: arrays[rank][:, one.known_place(site)] if site in one else blank
             for rank, one in self._sources.items()
         }
-        if not any(one[:, NUM_TENSORS].any() for one in rows.values()):
+        if not any(row[:, NUM_TENSORS].any() for row in rows.values()):
             return None  # It is in steps alone that are left out.
         there = {rank: one.of(site) for rank, one in self._sources.items() if site in one}
         try:

@@ -362,7 +362,7 @@ def _of_others(file: Path, names: list[str]) -> RunError:
 
 def _part_of_folder(file: Path, kind: str) -> RunError:
     """A file of a folder that was given in place of the folder."""
-    whole = next((one for one in file.absolute().parents[:5] if is_run_folder(one)), None)
+    whole = next((parent for parent in file.absolute().parents[:5] if is_run_folder(parent)), None)
     what = "the values of one site" if kind == "lane" else "which values are in it"
     where = "its folder" if whole is None else f"the folder {whole}"
     return RunError(

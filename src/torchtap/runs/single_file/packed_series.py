@@ -122,7 +122,7 @@ def _packed_states(
                 nodes.append(writer.node(Missing(str(error))))
                 absent[Absence(series.measured[place].site, f"of {one.name!r}, {error}")] = None
         entries.append([step, place, nodes])
-    statistics = [_flat(described(one), writer) for one in series.statistics]
+    statistics = [_flat(described(statistic), writer) for statistic in series.statistics]
     text = np.frombuffer(json.dumps(entries).encode(), dtype=np.uint8).copy()
     tensors = {f"{FURTHER}.{name}": flat for name, flat in writer.tensors().items()}
     return {FURTHER: torch.from_numpy(text), **tensors}, statistics, list(absent)

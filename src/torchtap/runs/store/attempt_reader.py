@@ -253,7 +253,7 @@ class AttemptReader:
 def _is_blank(folder: Path) -> bool:
     """Return whether a folder is empty still, as after a kill before its writer had begun."""
     files = [one for one in folder.rglob("[!.]*") if not one.is_dir()]
-    return all(one.name == JOURNAL and not _size(one) for one in files)
+    return all(file.name == JOURNAL and not _size(file) for file in files)
 
 
 def _size(path: Path) -> int:

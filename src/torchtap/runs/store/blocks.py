@@ -173,13 +173,13 @@ class BlockColumn:
     @staticmethod
     def chained(parts: Sequence[BlockColumn]) -> BlockColumn:
         """The rows of several, one after the other."""
-        blocks = [one._blocks for one in parts]
+        blocks = [part._blocks for part in parts]
         starts = np.cumsum([0, *map(len, blocks)])
         ends = [one.starts[1:] + start for one, start in zip(blocks, starts, strict=False)]
-        periods = np.concatenate([one.periods for one in blocks])
+        periods = np.concatenate([block.periods for block in blocks])
         growth = None
-        if any(one._growth is not None for one in parts):
-            zeros = (np.zeros(len(one._kept), dtype=np.int64) for one in parts)
+        if any(part._growth is not None for part in parts):
+            zeros = (np.zeros(len(part._kept), dtype=np.int64) for part in parts)
             known = zip(parts, zeros, strict=True)
             growth = np.concatenate([b if a._growth is None else a._growth for a, b in known])
         whole = Blocks(
@@ -187,7 +187,7 @@ class BlockColumn:
             periods,
             np.cumsum(periods) - periods,
         )
-        kept = np.concatenate([one._kept for one in parts])
+        kept = np.concatenate([part._kept for part in parts])
         return BlockColumn(whole, kept, growth, parts[0].dtype)
 
 
@@ -243,7 +243,7 @@ def grows_safely(blocks: Blocks, growths: Iterable[Column]) -> bool:
     times = np.repeat(blocks.times[is_repeated], blocks.periods[is_repeated])
     rows = np.repeat(is_repeated, blocks.periods)
     return all(
-        bool((np.abs(one[rows].astype(np.float64)) * times < _MOST).all()) for one in growths
+        bool((np.abs(growth[rows].astype(np.float64)) * times < _MOST).all()) for growth in growths
     )
 
 

@@ -76,7 +76,7 @@ class Diagnosis(Printed):
     @property
     def is_whole(self) -> bool:
         """Return whether all that was committed is there, to the bit, with no lost step."""
-        return not any(one.problems for one in self.attempts)
+        return not any(attempt.problems for attempt in self.attempts)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
@@ -84,28 +84,28 @@ class Diagnosis(Printed):
             "is_whole": self.is_whole,
             "attempts": [
                 {
-                    "folder": str(one.folder),
-                    "state": one.state,
-                    "num_steps": one.num_steps,
-                    "num_measured": one.num_measured,
-                    "num_values": one.num_values,
-                    "nbytes": one.nbytes,
-                    "problems": one.problems,
-                    "notes": one.notes,
+                    "folder": str(attempt.folder),
+                    "state": attempt.state,
+                    "num_steps": attempt.num_steps,
+                    "num_measured": attempt.num_measured,
+                    "num_values": attempt.num_values,
+                    "nbytes": attempt.nbytes,
+                    "problems": attempt.problems,
+                    "notes": attempt.notes,
                 }
-                for one in self.attempts
+                for attempt in self.attempts
             ],
         }
 
     def _page(self) -> Page:
         total = "Whole: every checksum is right." if self.is_whole else "Not whole."
         parts: list[Part] = [Line(total, "good" if self.is_whole else "bad")]
-        for one in self.attempts:
-            name = "/".join(one.folder.parts[-2:])
-            what = f"{_said_steps(one)}, {plural(one.num_values, 'value')}"
-            parts += [BLANK, Line(f"{name}: {one.state}, {what}, {size(one.nbytes)}")]
-            parts += [Line(f"  {clean(why)}", "bad") for why in one.problems]
-            parts += [Line(f"  {clean(note)}") for note in one.notes]
+        for attempt in self.attempts:
+            name = "/".join(attempt.folder.parts[-2:])
+            what = f"{_said_steps(attempt)}, {plural(attempt.num_values, 'value')}"
+            parts += [BLANK, Line(f"{name}: {attempt.state}, {what}, {size(attempt.nbytes)}")]
+            parts += [Line(f"  {clean(why)}", "bad") for why in attempt.problems]
+            parts += [Line(f"  {clean(note)}") for note in attempt.notes]
         return Page(*parts)
 
 

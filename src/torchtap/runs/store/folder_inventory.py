@@ -45,7 +45,7 @@ def inventory_of_folder(path: Path) -> Inventory:
                 measured.append(read_description(last.folder / SERIES))
             except (OSError, RunError):
                 absent.append(Absence(WHOLE_RUN, f"{where}{SERIES_DAMAGED}"))
-    whole = joined_indices([one for one in indices if len(one)] or [Index.empty()])
+    whole = joined_indices([index for index in indices if len(index)] or [Index.empty()])
     meta = metas[0] if len(ranks) == 1 else replace(metas[0], rank=None)
     if not measured:
         return inventory_of(whole, meta, absent)

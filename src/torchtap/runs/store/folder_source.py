@@ -89,7 +89,7 @@ class FolderSource:
 
     def refresh(self) -> bool:
         """Read what was committed since the last call. Return whether anything was new."""
-        news = [one.refresh() for one in list(self._ranks.values())]
+        news = [rank.refresh() for rank in list(self._ranks.values())]
         is_news = any([self._find_ranks(), *news])
         if is_news:
             self.__dict__.pop("_merged_source", None)
@@ -131,10 +131,10 @@ class FolderSource:
     def statistics(self) -> Sequence[Statistic] | None:
         """The further statistics of all ranks; ``None`` if one does not say them, or not yet."""
         found: list[Statistic] = []
-        for one in self._ranks.values():
-            if one.statistics is None:
+        for rank in self._ranks.values():
+            if rank.statistics is None:
                 return None
-            found += one.statistics
+            found += rank.statistics
         return found
 
     @property
@@ -145,7 +145,7 @@ class FolderSource:
     @property
     def expected(self) -> Sequence[Site]:
         """Sites in the order in which calls have them."""
-        return list(dict.fromkeys(site for one in self._ranks.values() for site in one.expected))
+        return list(dict.fromkeys(site for rank in self._ranks.values() for site in rank.expected))
 
     @property
     def scalars(self) -> Scalars:
@@ -155,7 +155,7 @@ class FolderSource:
     @property
     def notes(self) -> StepNotes:
         """Notes on the steps of all ranks, also of steps that not all of them have."""
-        return merged_notes(one.notes for one in self._merged_ranks.values())
+        return merged_notes(rank.notes for rank in self._merged_ranks.values())
 
     @property
     def ranks(self) -> RankNumbers | None:
@@ -199,4 +199,4 @@ class FolderSource:
 
 
 def _are_of_a_data_set(ranks: Iterable[RankSource]) -> bool:
-    return any(one.meta.labels.get("kind") == DATA_SET for one in ranks)
+    return any(rank.meta.labels.get("kind") == DATA_SET for rank in ranks)

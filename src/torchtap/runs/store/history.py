@@ -84,8 +84,8 @@ def _unfinished(attempts: Attempts) -> Iterator[str]:
     if last.state == "open":
         yield "its process ended without closing it: what was not committed is lost"
     wanted = int((last.facts.get("meta") or {}).get("labels", {}).get("num_steps", 0))
-    steps = [one.index.columns["step"] for one in attempts.values() if len(one.index)]
-    done = max((int(one.max()) + 1 for one in steps), default=0)
+    steps = [attempt.index.columns["step"] for attempt in attempts.values() if len(attempt.index)]
+    done = max((int(step.max()) + 1 for step in steps), default=0)
     if done < wanted:
         yield (
             f"{done:,} of {wanted:,} batches of the data set were recorded; resume=True (on the "

@@ -235,7 +235,7 @@ def texts_of(column: Sequence[Any], kind: Any) -> Any:
     is_text = pa.types.is_string(kind)
     parts = [one.encode() for one in column] if is_text else column
     ends = np.zeros(len(parts) + 1, dtype=np.int32 if is_text else np.int64)
-    np.cumsum([len(one) for one in parts], out=ends[1:])
+    np.cumsum([len(part) for part in parts], out=ends[1:])
     buffers = [None, pa.py_buffer(ends), pa.py_buffer(b"".join(parts))]
     return pa.Array.from_buffers(kind, len(parts), buffers)
 

@@ -62,7 +62,8 @@ def joined_attempts(attempts: Sequence[Attempt]) -> Series:
     A later attempt supersedes from the first step that it measured on, too.
     """
     found = {
-        phase: [_sites_of(one.measured, phase) for one in attempts] for phase in (FORWARD, EVAL)
+        phase: [_sites_of(attempt.measured, phase) for attempt in attempts]
+        for phase in (FORWARD, EVAL)
     }
     valid_until: list[int | None] = []
     until: int | None = None
@@ -115,7 +116,7 @@ class _Joining:
         valid_until: Sequence[int | None],
         phase: str,
     ) -> None:
-        self._parts = [_Part(_series_of(one.measured, phase)) for one in attempts]
+        self._parts = [_Part(_series_of(attempt.measured, phase)) for attempt in attempts]
         kept = [one.series for one in self._parts if one.series is not None]
         last = kept[-1] if kept else Series(1)
         self.series = Series(max((one.keep for one in kept), default=1), last.statistics)

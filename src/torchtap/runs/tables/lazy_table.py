@@ -61,7 +61,7 @@ class LazyTable(pyarrow.dataset.Dataset):  # type: ignore[misc]
         arrays = {name: self._column(name, None) for name in NAMES if name in said}
         arrays[_ROW] = plain(np.arange(len(self._columns)))
         found = pyarrow.dataset.dataset(pa.table(arrays)).to_table(columns=[_ROW], filter=filter)
-        parts = [one for one in found.column(_ROW).chunks if len(one)]
+        parts = [chunk for chunk in found.column(_ROW).chunks if len(chunk)]
         return np.concatenate([np.zeros(0, dtype=np.int64), *map(_as_numpy, parts)])
 
     def _column(self, name: str, rows: Any) -> Any:

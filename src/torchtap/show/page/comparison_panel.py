@@ -20,7 +20,7 @@ _NUMBERS = ("call", "total", "inherited", "added", "tolerance")
 
 def comparison_section(runs: Sequence[MeasuredRun]) -> Section:
     """Compare two runs, and show the rows with the sites that only one has."""
-    first, second = (one.run for one in runs)
+    first, second = (run.run for run in runs)
     try:
         found = compare(first, second)
     except CompareError as error:

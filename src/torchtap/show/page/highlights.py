@@ -61,7 +61,7 @@ def find(measured: MeasuredRun) -> list[Highlight]:
 
 
 def _not_finite(measured: MeasuredRun) -> Iterator[Highlight]:
-    bad = [one for one in measured.sites.values() if one.first_bad is not None]
+    bad = [site for site in measured.sites.values() if site.first_bad is not None]
     if not bad:
         return
     moment = moments(measured.run.meta)
@@ -87,9 +87,9 @@ def _bad_scalars(measured: MeasuredRun) -> Iterator[Highlight]:
 def by_depth(runs: Sequence[MeasuredRun]) -> list[str]:
     """Return the sites of runs in the order of the forward, a module after all inside of it."""
     found: dict[str, tuple[int, int, int]] = {}
-    for one in runs:
-        moment = moments(one.run.meta)
-        for name, numbers in one.sites.items():
+    for run in runs:
+        moment = moments(run.run.meta)
+        for name, numbers in run.sites.items():
             found.setdefault(name, moment(Site(numbers.site.path, "output")))
     return sorted(found, key=lambda name: found[name])
 
@@ -120,8 +120,12 @@ def moments(meta: Meta) -> Callable[[Site], tuple[int, int, int]]:
 
 
 def _without_gradient(measured: MeasuredRun) -> Iterator[Highlight]:
-    gradients = [one for one in measured.sites.values() if one.is_gradient]
-    dead = [one for one in gradients if is_zero(one) and str(one.site) not in measured.known_zero]
+    gradients = [site for site in measured.sites.values() if site.is_gradient]
+    dead = [
+        gradient
+        for gradient in gradients
+        if is_zero(gradient) and str(gradient.site) not in measured.known_zero
+    ]
     if dead:
         yield Highlight(
             f"{_named(one.site for one in dead)}: the gradient is zero in every step.",
@@ -137,12 +141,12 @@ def _without_gradient(measured: MeasuredRun) -> Iterator[Highlight]:
 
 def _constant(measured: MeasuredRun) -> Iterator[Highlight]:
     units = [
-        one
-        for one in measured.sites.values()
-        if one.site.port == "output" and _is_always(one, "zeros", 1.0)
+        site
+        for site in measured.sites.values()
+        if site.site.port == "output" and _is_always(site, "zeros", 1.0)
     ]
     if units:
-        named = _named(one.site for one in units)
+        named = _named(unit.site for unit in units)
         yield Highlight(
             f"{named}: every element is zero in every step.", "warn", str(units[0].site)
         )
@@ -206,7 +210,7 @@ def absences(runs: Sequence[MeasuredRun]) -> list[tuple[str, str, list[str]]]:
     from torchtap.core.absence import by_reason
 
     return [
-        (one.label, reason, sites)
-        for one in runs
-        for reason, sites in by_reason(one.run.absent).items()
+        (run.label, reason, sites)
+        for run in runs
+        for reason, sites in by_reason(run.run.absent).items()
     ]

@@ -127,7 +127,9 @@ def _entered(
     A module may write into its argument, which autograd refuses for a leaf: a clone is handed on.
     An argument that is a parameter of the module stays that parameter.
     """
-    memo: dict[int, Any] = {id(one): one for one in (*module.parameters(), *module.buffers())}
+    memo: dict[int, Any] = {
+        id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())
+    }
     memo.update((id(one), one) for one in module.modules())
     given = tensors_in(arguments_by_name(*arguments))
     own = {name: one for name, one in given.items() if id(one) not in memo}
