@@ -53,12 +53,12 @@ class LiveRules:
 
     def check(self) -> None:
         """Ask all rules, keep what they find, and warn of alarms that are new."""
-        found = diagnose(self._run, rules=self._rules)
-        new = [alarm for alarm in found.alarms if (alarm.rule, alarm.path) not in self._alarms]
-        self._alarms |= {(alarm.rule, alarm.path): alarm for alarm in found.alarms}
+        diagnosis = diagnose(self._run, rules=self._rules)
+        new = [alarm for alarm in diagnosis.alarms if (alarm.rule, alarm.path) not in self._alarms]
+        self._alarms |= {(alarm.rule, alarm.path): alarm for alarm in diagnosis.alarms}
         others = (
             finding
-            for finding in found.findings
+            for finding in diagnosis.findings
             if (finding.rule, finding.path) not in self._alarms
         )
         self.findings = tuple(other.as_dict() for other in (*self._alarms.values(), *others))

@@ -59,8 +59,8 @@ def _kept(
 
 
 def _frames(trace: TracebackType | None) -> list[TracebackType]:
-    found = []
+    frames = []
     while trace is not None:
-        found.append(trace)
+        frames.append(trace)
         trace = trace.tb_next
-    return found
+    return frames

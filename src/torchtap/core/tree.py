@@ -59,9 +59,9 @@ def leaves(value: Any, unseen: Unseen | None = None) -> list[Leaf]:
     """
     if type(value) not in PROXIES and isinstance(value, Tensor):
         return [("", value)]
-    found: list[Leaf] = []
-    _walk(value, "", found, set(), {}, unseen)
-    return _told_apart(found)
+    gathered: list[Leaf] = []
+    _walk(value, "", gathered, set(), {}, unseen)
+    return _told_apart(gathered)
 
 
 def argument_leaves(
@@ -74,10 +74,10 @@ def argument_leaves(
     """
     if len(args) == 1 and not kwargs:
         return leaves(args[0], unseen)
-    found = leaves(args, unseen)
+    gathered = leaves(args, unseen)
     if kwargs:
-        _walk(kwargs, "", found, set(), {}, unseen)
-    return _told_apart(found)
+        _walk(kwargs, "", gathered, set(), {}, unseen)
+    return _told_apart(gathered)
 
 
 def _told_apart(found: list[Leaf]) -> list[Leaf]:

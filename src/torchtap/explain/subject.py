@@ -190,10 +190,10 @@ class Subject:
             times: as of :meth:`run`.
         """
         if target.site is None:
-            found = target.scores(self.run(inputs, times=times), self._class_dim)
+            scores = target.scores(self.run(inputs, times=times), self._class_dim)
             if target.is_flat and times == 1:
-                refuse_other_rows(found, self.inputs)
-            return found
+                refuse_other_rows(scores, self.inputs)
+            return scores
         args, kwargs = self._arguments(inputs, times)
         plan = make_plan(self.model, str(target.site))
         return target.scores(value_at(target.site, plan, self.modules, self._called, args, kwargs))

@@ -68,10 +68,10 @@ def explain(
 ) -> tuple[Failure, KnownMessage | None, Explanation | None]:
     """Return the failure of an exception, the message that was recognised, and what it means."""
     failure = Failure(error, model)
-    found = recognise(failure)
-    if found is None:
+    known = recognise(failure)
+    if known is None:
         return failure, None, None
-    return failure, found, SITUATIONS[found.name](failure, found.match)
+    return failure, known, SITUATIONS[known.name](failure, known.match)
 
 
 def _note(error: BaseException, model: nn.Module | None) -> str:

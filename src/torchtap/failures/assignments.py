@@ -51,17 +51,17 @@ def assignments_of(frame: TracebackFrame, name: str) -> list[Assignment]:
     here = blocks_at(function, frame.line)
     loops = [node for node, _ in here if isinstance(node, LOOPS)]
     before = [one for one in every if _end(one.statement) < frame.line]
-    found: list[_Found] = []
+    assignments: list[_Found] = []
     for one in reversed(before):
-        found.append(one)
+        assignments.append(one)
         if set(one.blocks) <= set(here):
             break  # It runs whenever the frame's line does.
     # The statement itself too: of ``x = f(x)``, the name had its value before it.
     inside = [one for one in every if any(node in loops for node, _ in one.blocks)]
-    if not (found and loops and loops[-1] in dict(found[-1].blocks)):
-        found += [one for one in inside if one not in before]  # Of an earlier round.
+    if not (assignments and loops and loops[-1] in dict(assignments[-1].blocks)):
+        assignments += [one for one in inside if one not in before]  # Of an earlier round.
     by_line = {one.statement.lineno: one for one in every}
-    lines = sorted({one.statement.lineno for one in found})
+    lines = sorted({one.statement.lineno for one in assignments})
     return [_as_assignment(by_line[line], frame.file) for line in lines]
 
 

@@ -157,9 +157,9 @@ class Failure:
 
         Each with its name, shape, dtype and origin; none of those whose value is not known.
         """
-        found = [one for one in chosen or self.tensors if one.value is not MISSING]
+        tensors = [one for one in chosen or self.tensors if one.value is not MISSING]
         lines = []
-        for one in found[:6]:
+        for one in tensors[:6]:
             text, name, *_ = self.origin(one)
             shown = name if name == one.text else f"{one.text} is {name}"
             lines.append(("operand", ", ".join(filter(None, (shown, shape_text(one.value), text)))))
@@ -182,8 +182,8 @@ class Failure:
         for frame in self.frames:
             if frame.is_torch and frame.file.endswith("autograd/__init__.py"):
                 held = frame.frame.f_locals
-                found = held.get("tensors", held.get("outputs"))
-                values = found if isinstance(found, tuple | list) else (found,)
+                tensors = held.get("tensors", held.get("outputs"))
+                values = tensors if isinstance(tensors, tuple | list) else (tensors,)
                 return [value for value in values if isinstance(value, Tensor)]
         return [
             frame.owner

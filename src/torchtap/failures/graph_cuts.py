@@ -62,8 +62,8 @@ def cuts_in(failure: Failure) -> list[GraphCut]:
 
     Where some are on the way to the tensor, these alone; else what may be.
     """
-    found = list(_every_cut(failure))
-    chosen = [one for one in found if one.is_on_way] or found
+    cuts = list(_every_cut(failure))
+    chosen = [one for one in cuts if one.is_on_way] or cuts
     first: dict[str, GraphCut] = {}
     for one in chosen:
         first.setdefault(one.text, one)
@@ -93,16 +93,16 @@ def _way_of(inside: Sequence[ast.AST], last: int) -> set[int]:
         one.value for one in inside if isinstance(one, ast.Return) and one.value and not last
     ]
     todo += [one for one in inside if isinstance(one, ast.expr) and one.lineno == last]
-    found: set[int] = set()
+    nodes: set[int] = set()
     names: set[str] = set()
     while todo:
         for node in ast.walk(todo.pop()):
             if isinstance(node, ast.expr):  # Contexts are one object for all.
-                found.add(id(node))
+                nodes.add(id(node))
             if isinstance(node, ast.Name) and node.id not in names:
                 names.add(node.id)
                 todo += _given_to(node.id, inside)
-    return found
+    return nodes
 
 
 def _given_to(name: str, inside: Sequence[ast.AST]) -> Iterator[ast.AST]:
@@ -142,11 +142,11 @@ def modules_at(failure: Failure, file: str, line: int) -> list[nn.Module]:
 
 def _classes(failure: Failure) -> dict[type[nn.Module], list[nn.Module]]:
     """The classes of modules that the program wrote itself, with their modules."""
-    found: dict[type[nn.Module], list[nn.Module]] = {}
+    by_class: dict[type[nn.Module], list[nn.Module]] = {}
     for _, module in failure.names.modules():
         if not type(module).__module__.startswith("torch."):
-            found.setdefault(type(module), []).append(module)
-    return found
+            by_class.setdefault(type(module), []).append(module)
+    return by_class
 
 
 def _lines_of(function: Callable[..., Any] | None) -> tuple[str, int, int]:

@@ -86,10 +86,10 @@ _slots: WeakKeyDictionary[type, tuple[str, ...]] = WeakKeyDictionary()
 
 
 def _slots_of(kind: type) -> tuple[str, ...]:
-    found = _slots.get(kind)
-    if found is None:
-        found = _slots[kind] = tuple(one for one in dir(kind) if one.startswith("_raw_saved_"))
-    return found
+    slots = _slots.get(kind)
+    if slots is None:
+        slots = _slots[kind] = tuple(one for one in dir(kind) if one.startswith("_raw_saved_"))
+    return slots
 
 
 def _saved(node: Node, name: str, raw: Any) -> Iterator[SavedValue]:
@@ -116,17 +116,17 @@ def operation(node: Node) -> str:
 
 def parameters_at(node: Node) -> list[Tensor]:
     """The leaves that a node takes, at once or as views."""
-    found: list[Tensor] = []
+    parameters: list[Tensor] = []
     for following, _ in getattr(node, "next_functions", ()):
         while following is not None:
             variable = getattr(following, "variable", None)
             if isinstance(variable, Tensor):
-                found.append(variable)
+                parameters.append(variable)
                 break
             if following.name() not in VIEWS_AND_CASTS:
                 break
             following = following.next_functions[0][0] if following.next_functions else None
-    return found
+    return parameters
 
 
 def module_of(node: Node, names: Names) -> nn.Module | None:

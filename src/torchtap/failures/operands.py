@@ -71,10 +71,10 @@ def operands_of(frames: Sequence[TracebackFrame]) -> list[Operand]:
             return []  # What a backward failed with is not what it was started with.
         if frame.is_inner or frame.is_engine or frame.raises_itself:
             continue
-        found = list(_operands(frame))
-        held = (one.value if type(one.value) in (list, tuple) else [one.value] for one in found)
+        operands = list(_operands(frame))
+        held = (one.value if type(one.value) in (list, tuple) else [one.value] for one in operands)
         if frame.is_user or any(isinstance(value, Tensor) for values in held for value in values):
-            return found
+            return operands
     return []
 
 

@@ -135,9 +135,9 @@ def writer_of(
         if not _is_no_tensor(one, frames, names)
     ]
     fitting.sort(key=_is_far(frames, names))  # The note has room for some.
-    found = [*(_of_module(one, names) for one in alike), *(one for one, _ in known), *fitting]
-    found = list({one.text: one for one in found}.values())
-    return "perhaps by" if len(found) == 1 else "one of", found
+    writers = [*(_of_module(one, names) for one in alike), *(one for one, _ in known), *fitting]
+    writers = list({one.text: one for one in writers}.values())
+    return "perhaps by" if len(writers) == 1 else "one of", writers
 
 
 def _is_in_place(module: nn.Module) -> bool:

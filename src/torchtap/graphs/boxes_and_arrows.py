@@ -118,9 +118,9 @@ def make_picture(
         tops = _chunks(root.children, limit)
     boxes = _Boxes(cut)
     boxes.add_all(tops, 0)
-    found = [arrow for arrow in _arrows(arrows, boxes.of_node) if not _repeats(arrow, boxes.frames)]
+    drawn = [arrow for arrow in _arrows(arrows, boxes.of_node) if not _repeats(arrow, boxes.frames)]
     said = [*notes, *_more(cut.depth, deepest, depth, is_chunked=tops is not root.children)]
-    return Picture(title, tuple(boxes.boxes), tuple(found), tuple(boxes.frames), tuple(said))
+    return Picture(title, tuple(boxes.boxes), tuple(drawn), tuple(boxes.frames), tuple(said))
 
 
 def _more(shown: int, deepest: int, asked: int | None, *, is_chunked: bool) -> Iterator[str]:
@@ -373,12 +373,14 @@ def _repeats(arrow: Arrow, frames: Sequence[Frame]) -> bool:
 
 
 def _arrows(edges: Iterable[Edge], boxes: Mapping[int, int]) -> list[Arrow]:
-    found: dict[tuple[int, int], dict[TensorType, None]] = {}
+    types_between: dict[tuple[int, int], dict[TensorType, None]] = {}
     for edge in edges:
         start, end = boxes.get(edge.source), boxes.get(edge.target)
         if start is None or end is None or start == end:
             continue
-        types = found.setdefault((start, end), {})
+        types = types_between.setdefault((start, end), {})
         if edge.type is not None:
             types[edge.type] = None
-    return [Arrow(start, end, tuple(types)) for (start, end), types in sorted(found.items())]
+    return [
+        Arrow(start, end, tuple(types)) for (start, end), types in sorted(types_between.items())
+    ]

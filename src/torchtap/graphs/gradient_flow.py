@@ -54,8 +54,8 @@ class Made(Generic[Known]):
 
     def get(self, tensor: Tensor) -> Known | None:
         """Return what is known of a tensor, ``None`` for nothing."""
-        found = self._by_id.get(id(tensor))
-        return found[1] if found is not None and found[0]() is tensor else None
+        known = self._by_id.get(id(tensor))
+        return known[1] if known is not None and known[0]() is tensor else None
 
 
 class GradientFlow:
@@ -144,15 +144,15 @@ class GradientFlow:
         for before in map(self._inside.get, tensors):
             sources += () if before is None else before.sources
         if sources and name not in _NO_VALUES:
-            found = Operation(name, tuple(dict.fromkeys(sources)), False, UNMARKED, path, line)
+            operation = Operation(name, tuple(dict.fromkeys(sources)), False, UNMARKED, path, line)
             for one in given:
-                self._inside[one] = found
+                self._inside[one] = operation
 
     def note_unmarked(self, tensor: Tensor) -> None:
         """Note that a used tensor was cut off, if a custom function made it without a graph."""
-        found = self._inside.get(tensor)
-        if found is not None and not tensor.requires_grad and found not in self.operations:
-            self.operations.append(found)
+        operation = self._inside.get(tensor)
+        if operation is not None and not tensor.requires_grad and operation not in self.operations:
+            self.operations.append(operation)
 
 
 def _why_cut(name: str, given: Sequence[Tensor]) -> str:

@@ -188,15 +188,15 @@ class Trace:
             replace(call, has_raised=True) if call.id in self._raised else call
             for call in self.calls
         ]
-        found = leaves(output)
-        for name, tensor in found:
+        outputs = leaves(output)
+        for name, tensor in outputs:
             self.flow.note_unmarked(tensor)
             source = self._source(tensor)
             if source is not None:
                 target = self._new(Item("output", OUTPUT, OUTSIDE, name, (type_of(tensor),)), [])
                 self.edges.append((source, target, 0, 0, type_of(tensor)))
         self._nodes = {}  # They hold the graph.
-        return found
+        return outputs
 
     def _end(self, last: _Open) -> None:
         """Note the call in which the forward raised."""
@@ -370,7 +370,7 @@ class Trace:
         return item
 
     def _behind(self, node: Any) -> set[int]:
-        found: set[int] = set()
+        behind: set[int] = set()
         todo, seen = [node], {node}
         while todo and len(seen) < MOST_HIDDEN:
             for following, _ in todo.pop().next_functions:
@@ -378,10 +378,10 @@ class Trace:
                     continue
                 seen.add(following)
                 if following in self._nodes:
-                    found.add(self._nodes[following])
+                    behind.add(self._nodes[following])
                 else:
                     todo.append(following)
-        return found
+        return behind
 
 
 class _Functions(TorchFunctionMode):
@@ -449,12 +449,12 @@ def _line() -> str:
 
 def outermost_scripted(modules: Mapping[str, nn.Module]) -> list[str]:
     """Return paths of the scripted modules that stand in no other one."""
-    found: list[str] = []
+    paths: list[str] = []
     for path, module in modules.items():
-        inside = any(not one or path.startswith(f"{one}.") for one in found)
+        inside = any(not one or path.startswith(f"{one}.") for one in paths)
         if isinstance(module, torch.jit.ScriptModule) and not inside:
-            found.append(path)
-    return found
+            paths.append(path)
+    return paths
 
 
 def _type_of_module(module: nn.Module) -> str:

@@ -65,16 +65,16 @@ def attention(
         >>> figure = tt.plot.attention(net, torch.randn(1, 5, 8))
     """
     figure_class()
-    found = see_attention(model, inputs, kwargs)
-    if not found:
+    seen = see_attention(model, inputs, kwargs)
+    if not seen:
         raise InputError(
             f"No attention was seen in {type(model).__name__}: it has no module named so, and "
             f"neither scaled_dot_product_attention ran, nor a softmax that is multiplied with "
             f"values."
         )
     if layer is None:
-        return _layers(ax, found, type(model).__name__)
-    return _heads(ax, _at(found, layer), layer)
+        return _layers(ax, seen, type(model).__name__)
+    return _heads(ax, _at(seen, layer), layer)
 
 
 def _at(found: Sequence[Attention], layer: str) -> list[Attention]:

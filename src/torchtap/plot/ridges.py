@@ -158,28 +158,28 @@ def histograms(run: Run, where: Where, *, ax: Axes | None = None) -> Figure:
 def _draw(axes: Axes, run: Run, site: Site, *, is_only: bool) -> None:
     kept = _kept_steps(run, site)
     steps = [kept[place] for place in spread(len(kept), MOST_RIDGES)]
-    found: list[tuple[int | None, Statistics]] = [
+    by_step: list[tuple[int | None, Statistics]] = [
         (step, run.stats(site, step=step)) for step in steps
     ]
-    if not found:
-        found = [(None, run.stats(site, step="all"))]
-    if all(stats.histogram is None for _, stats in found):
+    if not by_step:
+        by_step = [(None, run.stats(site, step="all"))]
+    if all(stats.histogram is None for _, stats in by_step):
         raise InputError(
             f"{site} has no histograms: they were not counted. Measure with "
             f"tt.Stats(histogram=True), which is the default."
         )
-    axis = _axis_of([stats for _, stats in found])
+    axis = _axis_of([stats for _, stats in by_step])
     title = f"Histograms of {site} over the steps" if is_only else str(site)
     points = 10.5 if is_only else 8.5
     if axis is None:
-        say(axes, _nothing([stats for _, stats in found]))
+        say(axes, _nothing([stats for _, stats in by_step]))
         write_head(axes, title, points=points, room=1.1 * inches_across(axes))
         return
-    ridges = [_ridge(step, stats, axis) for step, stats in found]
+    ridges = [_ridge(step, stats, axis) for step, stats in by_step]
     _draw_ridges(axes, ridges, axis)
     if is_only and ridges[0].step is not None:
         label(axes, y="step")
-    said = _words(run, site, ridges, [stats for _, stats in found], len(kept))
+    said = _words(run, site, ridges, [stats for _, stats in by_step], len(kept))
     if is_only:
         write_head(axes, title, said)
     else:

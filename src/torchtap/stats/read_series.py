@@ -92,8 +92,8 @@ def histograms_of(series: Series) -> Iterator[tuple[int, int, Histogram]]:
     """Yield step, place and histogram of all that are kept; of step -1 those of all steps."""
     for place, measured in enumerate(series.measured):
         if measured.is_seen and series.has_histograms:
-            found = [(step, series.histogram(step, place)) for step in series.steps]
-            for step, one in [(ALL_STEPS, series.total(place)), *found]:
+            histograms = [(step, series.histogram(step, place)) for step in series.steps]
+            for step, one in [(ALL_STEPS, series.total(place)), *histograms]:
                 if one is not None:
                     yield step, place, one
 

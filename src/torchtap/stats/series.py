@@ -119,9 +119,9 @@ class Series:
 
     def histogram(self, step: int, place: int) -> Histogram | None:
         """Return the histogram of a site in one step; ``None`` if it is kept no longer."""
-        found = self._kept.histogram(step, place)
-        if found is not None or not self.has_histograms:
-            return found
+        kept = self._kept.histogram(step, place)
+        if kept is not None or not self.has_histograms:
+            return kept
         # What counted nothing, because nothing was finite, still has a histogram.
         return _EMPTY if step == ALL_STEPS or self.is_kept(step) else None
 

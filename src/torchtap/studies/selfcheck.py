@@ -193,11 +193,11 @@ class _Proof:
         num_values = num_gradients = 0
         for specimen in self.specimens:
             args, kwargs = specimen.inputs()
-            found = verify(specimen.build(), *args, **kwargs)
-            if not found:
-                raise _Broken(f"{specimen.name}: {found}")
-            num_values += found.num_values
-            num_gradients += found.num_gradients
+            verification = verify(specimen.build(), *args, **kwargs)
+            if not verification:
+                raise _Broken(f"{specimen.name}: {verification}")
+            num_values += verification.num_values
+            num_gradients += verification.num_gradients
         models = f"{len(self.specimens)} models"
         return f"{models}, {num_values} values bit for bit, {num_gradients} gradients"
 
@@ -273,10 +273,10 @@ def _compiled() -> str:
     expected = model(x)
     with watch(model, "*", to=Stats()) as w:
         compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
-        found = compiled(x)
-        found.sum().backward()
+        output = compiled(x)
+        output.sum().backward()
     torch.compiler.reset()
-    if mismatch(found.detach(), expected.detach(), exact=False):
+    if mismatch(output.detach(), expected.detach(), exact=False):
         raise _Broken("the output differs from that of the plain model")
     mean = w.run.stats("2:output").mean
     if abs(mean - float(expected.detach().double().mean())) > 1e-6:

@@ -88,9 +88,9 @@ class Nodes:
     def part(self, value: Any, name: str) -> Node:
         """The node of a part; its name is kept for messages, if it cannot be written."""
         self._way.append(name)
-        found = self.node(value)
+        node = self.node(value)
         self._way.pop()
-        return found
+        return node
 
     def parts(self, values: Any) -> list[Node]:
         """The nodes of items in their order."""

@@ -107,15 +107,15 @@ def _place_of_refused(
 ) -> str | None:
     """Name the first argument or attribute that cannot be copied."""
     for name, value in arguments_by_name(args, kwargs).items():
-        found = _refused_part(value)
-        if found is not None:
-            return f"Argument {name}{found[0]} ({kind_of(found[1])})"
+        refused = _refused_part(value)
+        if refused is not None:
+            return f"Argument {name}{refused[0]} ({kind_of(refused[1])})"
     for path, one in module.named_modules():
         for name, value in vars(one).items():
-            found = None if name in _OF_EVERY_MODULE else _refused_part(value)
-            if found is not None:
+            refused = None if name in _OF_EVERY_MODULE else _refused_part(value)
+            if refused is not None:
                 place = f"{path}.{name}" if path else name
-                return f"Attribute {place}{found[0]} ({kind_of(found[1])})"
+                return f"Attribute {place}{refused[0]} ({kind_of(refused[1])})"
     return None
 
 
@@ -129,9 +129,9 @@ def _refused_part(value: Any) -> tuple[str, Any] | None:
     else:
         inner = ((name, part) for name, part in getattr(value, "__dict__", {}).items())
     for name, part in inner:
-        found = _refused_part(part)
-        if found is not None:
-            return f"[{name!r}]{found[0]}", found[1]
+        refused = _refused_part(part)
+        if refused is not None:
+            return f"[{name!r}]{refused[0]}", refused[1]
     return "", value
 
 

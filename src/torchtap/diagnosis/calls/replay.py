@@ -102,16 +102,16 @@ def replay(call: Call | str | Path, *, module: nn.Module | None = None) -> Any:
         >>> tt.replay(call).shape
         torch.Size([1, 2])
     """
-    found = replayed(call, module=module)
-    if not found:
-        name, how = next(iter(found.differing.items()))
+    result = replayed(call, module=module)
+    if not result:
+        name, how = next(iter(result.differing.items()))
         warnings.warn(
-            f"{title_of(found.call)} differs from what was recorded in "
-            f"{len(found.differing)} of {plural(len(found.compared), 'tensor')}; {name}: {how}.",
+            f"{title_of(result.call)} differs from what was recorded in "
+            f"{len(result.differing)} of {plural(len(result.compared), 'tensor')}; {name}: {how}.",
             ReplayWarning,
             stacklevel=2,
         )
-    return found.output
+    return result.output
 
 
 def replayed(call: Call | str | Path, *, module: nn.Module | None = None) -> Replay:

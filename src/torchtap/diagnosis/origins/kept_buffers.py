@@ -36,15 +36,15 @@ class KeptBuffers:
 
     def values(self) -> list[Tensor | None]:
         """Return what each place held before the call."""
-        found = list(self.held)
+        kept = list(self.held)
         for place, copy in self.copies.items():
-            found[place] = copy
+            kept[place] = copy
         for places, copy in self.flat:
             own = [one for place in places if (one := self.held[place]) is not None]
             parts = torch.split(copy, [one.numel() for one in own])
             for place, one, part in zip(places, own, parts, strict=True):
-                found[place] = part.view(one.shape)
-        return found
+                kept[place] = part.view(one.shape)
+        return kept
 
 
 class Buffers:

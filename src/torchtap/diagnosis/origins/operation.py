@@ -116,13 +116,13 @@ class Operation:
         """Return the tensors from which a result is made, and how bad they were."""
         if result.place is None:
             return list(self._taken.values())
-        found: list[Taken] = []
+        taken: list[Taken] = []
         for value in (*self._args, *self._kwargs.values()):
             if isinstance(value, list | tuple):
                 value = value[result.place] if result.place < len(value) else None
             if id(value) in self._taken:
-                found.append(self._taken[id(value)])
-        return found
+                taken.append(self._taken[id(value)])
+        return taken
 
     def numbers(self) -> list[float]:
         """Return the plain numbers among its arguments that are not finite."""

@@ -96,8 +96,8 @@ class Replay:
                 in_loss += [
                     own[gradient.place] for gradient in call.gradients if gradient.place < len(own)
                 ]
-        found = trace.root(in_loss, [one for _, one in gradients], outs)
-        return found, _summed(gradients)
+        origin = trace.root(in_loss, [one for _, one in gradients], outs)
+        return origin, _summed(gradients)
 
     # ------------------------------------------------------------------ parts
 
@@ -165,7 +165,7 @@ class Replay:
         Returns:
             number and gradient of each parameter.
         """
-        found: list[tuple[int, Tensor]] = []
+        gradients: list[tuple[int, Tensor]] = []
         params = [*(call.lent or {}).values()] or list(self._model.parameters())
         params = [param for param in params if param.requires_grad]
         for task in dict.fromkeys(one.task for one in call.gradients):
@@ -173,13 +173,13 @@ class Replay:
             ends = [outs[one.place] for one in own]
             given = [cut(one.gradient) for one in own]
             if any(one.shape != two.shape for one, two in zip(ends, given, strict=True)):
-                return found
+                return gradients
             with ExitStack() as hooks:
                 for end, one, gradient in zip(ends, own, given, strict=True):
                     put = partial(_put, one, gradient, sent)
                     hooks.callback(end.register_hook(put).remove)  # type: ignore[no-untyped-call]
-                found += _gradients(ends, [torch.zeros_like(one) for one in ends], params)
-        return found
+                gradients += _gradients(ends, [torch.zeros_like(one) for one in ends], params)
+        return gradients
 
 
 def _put(

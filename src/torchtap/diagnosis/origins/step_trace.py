@@ -162,9 +162,9 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         gradients = [one.grad for one in params if one.grad is not None]
         named = (("gradient as the optimizer begins", gradient) for gradient in gradients)
         self.begin_with(named, BACKWARD, None)  # What no operation made, a reducer of DDP did.
-        found = self.events.root_of(tensors_of(gradients))
-        if found is not None:
-            self._found.append(found)
+        root = self.events.root_of(tensors_of(gradients))
+        if root is not None:
+            self._found.append(root)
         state = [one for param in params for one in optimizer.state.get(param, {}).values()]
         kind = type(optimizer).__name__
         self.begin_with([(f"state of {kind}", one) for one in state], OPTIMIZER, None)
@@ -305,9 +305,9 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def root(self, *groups: Iterable[Tensor]) -> Origin | None:
         """Return the first origin that reached any tensor, of the first group that has some."""
         for group in groups:
-            found = self.events.root_of(group)
-            if found is not None:
-                return found
+            event = self.events.root_of(group)
+            if event is not None:
+                return event
         return self._found[0] if self._found else None
 
 

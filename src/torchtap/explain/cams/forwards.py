@@ -231,8 +231,8 @@ def _tried(method: str, subject: Subject, value: Tensor, run: Run, budget: Budge
         try:
             for first in range(num, len(order), trial.width):
                 chosen = order[first : first + trial.width]
-                found = run(chosen)
-                scores[:, chosen] = _per_channel(found.reshape(len(chosen), -1), rows)
+                outcome = run(chosen)
+                scores[:, chosen] = _per_channel(outcome.reshape(len(chosen), -1), rows)
                 num += len(chosen)
                 for _ in chosen:
                     shown.advance(f"{method}: channels")

@@ -161,7 +161,7 @@ def gradients_of(
     if not edges:
         return ()
     try:
-        found: tuple[Tensor | None, ...] = torch.autograd.grad(
+        gradients: tuple[Tensor | None, ...] = torch.autograd.grad(
             scores.sum(), edges, allow_unused=True, retain_graph=again
         )
     except RuntimeError as error:
@@ -172,7 +172,7 @@ def gradients_of(
                 f"or turn checkpointing off. {NO_GRADIENT}"
             )
         raise
-    return found
+    return gradients
 
 
 def main_leaf(several: Sequence[Tensor]) -> int:

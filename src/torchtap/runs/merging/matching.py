@@ -41,8 +41,8 @@ class RankRecords:
         if (codes == codes[0]).all():
             return tuple(dict.fromkeys(table[codes[0]]))
         codes, first = np.unique(codes, return_index=True)
-        found = (table[code] for code in codes[np.argsort(first)].tolist())
-        return tuple(dict.fromkeys(label for labels in found for label in labels))
+        names = (table[code] for code in codes[np.argsort(first)].tolist())
+        return tuple(dict.fromkeys(label for labels in names for label in labels))
 
     def labels_of_each(self, orders: Column) -> tuple[list[tuple[str, ...]], Column]:
         """The distinct labels of some of them, and of each which."""
@@ -135,14 +135,14 @@ def _columns_of(
     one: RankRecords, steps: Column, numbers: Mapping[Site, int], phases: Sequence[str]
 ) -> dict[str, Column]:
     records, places = one.records, one.places
-    found = {name: records.column(name)[places] for name in _NAMES}
+    columns = {name: records.column(name)[places] for name in _NAMES}
     sites = np.array([numbers.get(site, -1) for site in records.sites], dtype=np.int32)
     codes = np.array([phases.index(name) for name in records.phase_table], dtype=np.int8)
     return {
-        **found,
-        "step": np.searchsorted(steps, found["step"]).astype(np.int32),
-        "site": sites[found["site"]] if len(sites) else found["site"],
-        "phase": codes[found["phase"]],
+        **columns,
+        "step": np.searchsorted(steps, columns["step"]).astype(np.int32),
+        "site": sites[columns["site"]] if len(sites) else columns["site"],
+        "phase": codes[columns["phase"]],
     }
 
 
@@ -156,15 +156,15 @@ def _codes(ranks: Sequence[Sequence[Column]]) -> list[Column]:
     sizes = [top - bottom + 1 for bottom, top in zip(low, high, strict=True)]
     if prod(sizes) >= _MOST:  # Calls of a journal that lies, for example.
         return _ranked_codes(ranks)
-    found = []
+    codes = []
     for rank in ranks:
         code = np.zeros(len(rank[0]), dtype=np.int64)
         for column, bottom, size in zip(rank, low, sizes, strict=True):
             code *= size
             code += column
             code -= bottom
-        found.append(code)
-    return found
+        codes.append(code)
+    return codes
 
 
 def _ranked_codes(ranks: Sequence[Sequence[Column]]) -> list[Column]:
@@ -179,11 +179,11 @@ def _ranked_codes(ranks: Sequence[Sequence[Column]]) -> list[Column]:
 
 def _repeats(code: Column) -> Column:
     """Return for each record how many of its key came before it on its rank."""
-    found = np.zeros(len(code), dtype=np.int64)
+    repeats = np.zeros(len(code), dtype=np.int64)
     if not len(code) or bool((code[1:] > code[:-1]).all()):
-        return found
+        return repeats
     order = np.argsort(code, kind="stable")
     is_new = np.concatenate([[True], np.diff(code[order]) != 0])
     starts = np.maximum.accumulate(np.where(is_new, np.arange(len(code)), 0))
-    found[order] = np.arange(len(code)) - starts
-    return found
+    repeats[order] = np.arange(len(code)) - starts
+    return repeats

@@ -150,19 +150,19 @@ def _meta(runs: Sequence[RankRun]) -> Meta:
 
 def _distinct(entries: Iterable[T]) -> tuple[T, ...]:
     """Each entry once; those of a file have no hash."""
-    found: list[T] = []
+    distinct: list[T] = []
     for entry in entries:
-        if entry not in found:
-            found.append(entry)
-    return tuple(found)
+        if entry not in distinct:
+            distinct.append(entry)
+    return tuple(distinct)
 
 
 def _union(tables: Iterable[Mapping[str, T]]) -> dict[str, T]:
     """The entries of all, each as the first table has it."""
-    found: dict[str, T] = {}
+    union: dict[str, T] = {}
     for table in tables:
-        found |= {path: entry for path, entry in table.items() if path not in found}
-    return found
+        union |= {path: entry for path, entry in table.items() if path not in union}
+    return union
 
 
 def _note_steps(runs: Sequence[RankRun], steps: Sequence[int], problems: MergeAbsences) -> None:
@@ -180,15 +180,15 @@ def _note_steps(runs: Sequence[RankRun], steps: Sequence[int], problems: MergeAb
 
 def _absent_of(runs: Sequence[RankRun]) -> list[Absence]:
     """Return the absences of all ranks, each once; those of some ranks say which."""
-    found: dict[Absence, list[int]] = {}
+    ranks_of: dict[Absence, list[int]] = {}
     for run in runs:
         for absence in dict.fromkeys(run.source.absent):
-            found.setdefault(absence, []).append(run.rank)
+            ranks_of.setdefault(absence, []).append(run.rank)
     return [
         absence
         if len(ranks) == _num_having(absence.site.path, runs)
         else Absence(absence.site, f"{absence.reason} (on {said_ranks(ranks)})")
-        for absence, ranks in found.items()
+        for absence, ranks in ranks_of.items()
     ]
 
 

@@ -46,8 +46,8 @@ class FactTable:
         rows = np.stack([column.astype(np.int64) for column in columns], axis=1)
         _, first, which = np.unique(rows, axis=0, return_index=True, return_inverse=True)
         numbers = [self.number(fact(place)) for place in places[first].tolist()]
-        found: Column = np.array(numbers, dtype=np.int64)[which.reshape(-1)]
-        return found
+        facts: Column = np.array(numbers, dtype=np.int64)[which.reshape(-1)]
+        return facts
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +85,8 @@ class Cut:
             shards = [table.facts[number] for number in kind]
             whole = fold(dict(zip(self.shards, shards, strict=True)), self.axes, _joined_fact)
             wholes.append(table.number(whole))
-        found: Column = np.array(wholes, dtype=np.int64)[which.reshape(-1)]
-        return found
+        codes: Column = np.array(wholes, dtype=np.int64)[which.reshape(-1)]
+        return codes
 
 
 def joined_shards(parts: list[Tensor], axis: Axis) -> Tensor:
@@ -180,8 +180,8 @@ class MergedValues:
         if owner < 0 or (self._owners[places] != owner).any():
             return None
         stored = getattr(self._records[owner].values, "gather", None)
-        found: Tensor | None = stored and stored(self._places[places], within)
-        return found
+        values: Tensor | None = stored and stored(self._places[places], within)
+        return values
 
     def fact(self, place: int) -> Fact:
         """Dtype, shape and bytes of a value, without reading it."""

@@ -140,7 +140,7 @@ class RecordMerge:
         rule = rule_of(site, labels, ranks)
         self._note_lacking(site, rule, keys, orders)
         replicas = Replicas(matched, self._places_of_ranks, keys, orders)
-        found: list[tuple[int, Whole, Column]] = []
+        parts: list[tuple[int, Whole, Column]] = []
         left_out: set[int] = set()
         for part, whole in enumerate(rule.wholes):
             chosen, differing = replicas.compare(whole)
@@ -151,15 +151,15 @@ class RecordMerge:
                 steps = self._steps[numbers].tolist()
                 self._problems.differ(site, differing[numbers[0]](), steps)
                 left_out |= differing.keys()
-            found.append((part, whole, chosen))
+            parts.append((part, whole, chosen))
         if left_out:
             is_out = np.isin(matched.columns["step"][keys], list(left_out))
-            found = [(part, whole, chosen[~is_out[chosen]]) for part, whole, chosen in found]
+            parts = [(part, whole, chosen[~is_out[chosen]]) for part, whole, chosen in parts]
         return [
             self._chunk(
                 site, rule, part, whole, keys=keys[chosen], orders=orders[:, chosen], stage=stage
             )
-            for part, whole, chosen in found
+            for part, whole, chosen in parts
             if len(chosen)
         ]
 
@@ -245,8 +245,8 @@ class RecordMerge:
             if len(rule.wholes) > 1:
                 labels = (*labels, said_ranks(whole.ranks))
             numbers.append(self._labels.number(labels))
-        found: Column = np.array(numbers, dtype=np.int32)[which]
-        return found
+        codes: Column = np.array(numbers, dtype=np.int32)[which]
+        return codes
 
     # ------------------------------------------------------------------ numbers of calls
 
@@ -254,11 +254,11 @@ class RecordMerge:
         """Return how many calls of this module, step and phase the parts before this one have."""
         numbers = self._calls_of(site.path)
         flat = self._moments(keys)
-        found: Column = np.zeros(len(keys), dtype=np.int64)
+        before: Column = np.zeros(len(keys), dtype=np.int64)
         for whole in rule.wholes[:part]:
             rows = [self._places_of_ranks[rank] for rank in whole.ranks]
-            found += numbers[rows].max(axis=0)[flat]
-        return found
+            before += numbers[rows].max(axis=0)[flat]
+        return before
 
     def _calls_of(self, path: str) -> Column:
         """``int64[ranks, steps * phases]``: how many calls of a module each rank has."""
@@ -278,17 +278,17 @@ class RecordMerge:
     @cached_property
     def _flow_sites(self) -> dict[str, list[int]]:
         """Path -> the numbers of its sites through which values and gradients flow."""
-        found: dict[str, list[int]] = {}
+        flow: dict[str, list[int]] = {}
         for number, site in enumerate(self._matched.sites):
             if site.port in FLOW_PORTS:
-                found.setdefault(site.path, []).append(number)
-        return found
+                flow.setdefault(site.path, []).append(number)
+        return flow
 
     def _moments(self, keys: Column) -> Column:
         """A number for step and phase of each key."""
         columns, num_phases = self._matched.columns, len(self._matched.phases)
-        found: Column = columns["step"][keys] * num_phases + columns["phase"][keys]
-        return found
+        moments: Column = columns["step"][keys] * num_phases + columns["phase"][keys]
+        return moments
 
     # ------------------------------------------------------------------ all sites
 

@@ -43,8 +43,8 @@ class Blocks:
     @property
     def times(self) -> NDArray[np.int64]:
         """The number of repetitions of each block."""
-        found: NDArray[np.int64] = np.diff(self.starts) // self.periods
-        return found
+        times: NDArray[np.int64] = np.diff(self.starts) // self.periods
+        return times
 
     @property
     def times_of_rows(self) -> NDArray[np.int64]:
@@ -96,10 +96,10 @@ class BlockColumn:
         if isinstance(rows, np.ndarray) and (rows.dtype == bool or 4 * len(rows) > len(self)):
             return np.asarray(self)[rows]  # Of many rows that is quicker.
         places, times = self._blocks.find(rows)
-        found = self._kept[places].astype(self.dtype)
+        values = self._kept[places].astype(self.dtype)
         if self._growth is not None:
-            found = found + times * self._growth[places].astype(np.int64)
-        return found.astype(self.dtype)
+            values = values + times * self._growth[places].astype(np.int64)
+        return values.astype(self.dtype)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Column:
         """All rows."""
@@ -133,8 +133,8 @@ class BlockColumn:
         if self._growth is None or not self._growth.any():
             return self._kept
         times = self._blocks.times_of_rows - 1
-        found: Column = self._kept.astype(self.dtype) + times * self._growth
-        return found
+        ends: Column = self._kept.astype(self.dtype) + times * self._growth
+        return ends
 
     def recoded(self, codes: Column) -> BlockColumn:
         """Return the same rows, with each number replaced by the one at its place in ``codes``."""
@@ -231,10 +231,10 @@ def growth_of(blocks: Blocks, kept: NDArray[np.int64], column: Column) -> Column
     """Return how much each row that is kept grows from one repetition to the next."""
     is_repeated = blocks.times_of_rows > 1
     rows = kept[is_repeated]
-    found = np.zeros(len(kept), dtype=np.int64)
+    growth = np.zeros(len(kept), dtype=np.int64)
     later = rows + np.repeat(blocks.periods, blocks.periods)[is_repeated]
-    found[is_repeated] = column[later] - column[rows]
-    return found
+    growth[is_repeated] = column[later] - column[rows]
+    return growth
 
 
 def grows_safely(blocks: Blocks, growths: Iterable[Column]) -> bool:

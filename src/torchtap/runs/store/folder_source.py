@@ -54,8 +54,8 @@ def open_folder(
 
 def _files_in(path: Path) -> str:
     """The end of a sentence: runs in files that may have been meant."""
-    found = sorted(one.name for one in path.glob("*.safetensors") if one.is_file())[:3]
-    return f"; did you mean {', '.join(repr(str(path / one)) for one in found)}?" if found else "."
+    names = sorted(one.name for one in path.glob("*.safetensors") if one.is_file())[:3]
+    return f"; did you mean {', '.join(repr(str(path / one)) for one in names)}?" if names else "."
 
 
 class FolderSource:
@@ -130,12 +130,12 @@ class FolderSource:
     @property
     def statistics(self) -> Sequence[Statistic] | None:
         """The further statistics of all ranks; ``None`` if one does not say them, or not yet."""
-        found: list[Statistic] = []
+        own: list[Statistic] = []
         for rank in self._ranks.values():
             if rank.statistics is None:
                 return None
-            found += rank.statistics
-        return found
+            own += rank.statistics
+        return own
 
     @property
     def absent(self) -> Sequence[Absence]:
@@ -182,10 +182,10 @@ class FolderSource:
     @cached_property
     def _left_out(self) -> list[Absence]:
         """Ranks that cannot be merged with the others; what they have is read by ``run.rank``."""
-        found = {number: self._why_left_out(one) for number, one in self._ranks.items()}
+        reasons = {number: self._why_left_out(one) for number, one in self._ranks.items()}
         return [
             Absence(WHOLE_RUN, f"rank {number} is left out: {why}; run.rank({number}) reads it")
-            for number, why in found.items()
+            for number, why in reasons.items()
             if why
         ]
 

@@ -286,5 +286,5 @@ def _as_numpy(array: Any) -> NDArray[Any]:
     kind = np.dtype(array.type.to_pandas_dtype())
     if not len(array):
         return np.zeros(0, dtype=kind)
-    found: NDArray[Any] = np.frombuffer(array.buffers()[1], dtype=kind)
-    return found[array.offset : array.offset + len(array)]
+    column: NDArray[Any] = np.frombuffer(array.buffers()[1], dtype=kind)
+    return column[array.offset : array.offset + len(array)]

@@ -224,8 +224,8 @@ class RankSource:
             and any(is_current(step, self._valid_until[number]) for step in one.sealed.steps[:1])
             for entry in one.unwritten
         ]
-        found = [*absences(self.attempts), *(Absence(WHOLE_RUN, why) for why in lost)]
-        return [*found, *dict.fromkeys(unwritten)]
+        absent = [*absences(self.attempts), *(Absence(WHOLE_RUN, why) for why in lost)]
+        return [*absent, *dict.fromkeys(unwritten)]
 
 
 def _renamed(index: Index, number: int) -> Index:

@@ -288,10 +288,10 @@ def _origin(name: str, window: Window, first: FirstBad) -> Origin:
 
 def _first_of_each(origins: Sequence[Origin]) -> list[Origin]:
     """The first of each way, over all feeds."""
-    found: dict[str, Origin] = {}
+    first: dict[str, Origin] = {}
     for origin in sorted(origins, key=lambda origin: origin.first.step):
-        found.setdefault(origin.first.way, origin)
-    return list(found.values())
+        first.setdefault(origin.first.way, origin)
+    return list(first.values())
 
 
 def _badness(entry: Entry) -> tuple[float, ...]:

@@ -198,8 +198,8 @@ def _run(one: MeasuredRun, most: int, part: float) -> dict[str, Any]:
 
 def _last(one: SiteNumbers) -> dict[str, Any]:
     stats = one.row.stats
-    found = rounded([float(getattr(stats, name)) for name in _LAST])
-    return {"step": one.row.step, **dict(zip(_LAST, found, strict=True))}
+    numbers = rounded([float(getattr(stats, name)) for name in _LAST])
+    return {"step": one.row.step, **dict(zip(_LAST, numbers, strict=True))}
 
 
 def _notes(runs: Sequence[MeasuredRun], most: int, part: float) -> Iterable[str]:

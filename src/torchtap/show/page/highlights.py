@@ -48,16 +48,18 @@ def quoted(text: str) -> str:
 
 def find(measured: MeasuredRun) -> list[Highlight]:
     """Return what stands out, the worst first."""
-    found = [
+    highlights = [
         *_not_finite(measured),
         *_bad_scalars(measured),
         *_without_gradient(measured),
         *_constant(measured),
     ]
-    if not any(one.tone == "bad" for one in found) and measured.sites:
+    if not any(one.tone == "bad" for one in highlights) and measured.sites:
         steps = plural(len(measured.run.steps), "step")
-        found.insert(0, Highlight(f"Everything that was watched is finite in {steps}.", "good"))
-    return found
+        highlights.insert(
+            0, Highlight(f"Everything that was watched is finite in {steps}.", "good")
+        )
+    return highlights
 
 
 def _not_finite(measured: MeasuredRun) -> Iterator[Highlight]:
@@ -86,12 +88,12 @@ def _bad_scalars(measured: MeasuredRun) -> Iterator[Highlight]:
 
 def by_depth(runs: Sequence[MeasuredRun]) -> list[str]:
     """Return the sites of runs in the order of the forward, a module after all inside of it."""
-    found: dict[str, tuple[int, int, int]] = {}
+    depths: dict[str, tuple[int, int, int]] = {}
     for run in runs:
         moment = moments(run.run.meta)
         for name, numbers in run.sites.items():
-            found.setdefault(name, moment(Site(numbers.site.path, "output")))
-    return sorted(found, key=lambda name: found[name])
+            depths.setdefault(name, moment(Site(numbers.site.path, "output")))
+    return sorted(depths, key=lambda name: depths[name])
 
 
 def moments(meta: Meta) -> Callable[[Site], tuple[int, int, int]]:
@@ -170,11 +172,11 @@ def _named(sites: Iterable[Site]) -> str:
 
 def compare(one: MeasuredRun, other: MeasuredRun) -> list[Highlight]:
     """Say in what two runs differ: sites that only one has, and the first step that departs."""
-    found = []
+    highlights = []
     for own, rest in ((one, other), (other, one)):
         only = [numbers.site for name, numbers in own.sites.items() if name not in rest.sites]
         if only:
-            found.append(Highlight(f"Only {own.label} has {_named(only)}.", "warn"))
+            highlights.append(Highlight(f"Only {own.label} has {_named(only)}.", "warn"))
     departures = list(_departures(one, other))
     if departures:
         step, _, site, low, high = min(departures)
@@ -182,12 +184,12 @@ def compare(one: MeasuredRun, other: MeasuredRun) -> list[Highlight]:
             f"The runs first differ in step {step} at {site}: std {number(low)} in {one.label}, "
             f"{number(high)} in {other.label}."
         )
-        found.append(Highlight(text, "warn", site, step))
+        highlights.append(Highlight(text, "warn", site, step))
     elif one.sites.keys() & other.sites.keys():
-        found.append(
+        highlights.append(
             Highlight("Both runs have the same numbers in all steps that both have.", "good")
         )
-    return found
+    return highlights
 
 
 def _departures(
