@@ -23,7 +23,6 @@ _MANY = 1000
 """Edges up to which the slower and better way is taken."""
 _STRAIGHT = 4.0
 """How much more it counts that a passing arrow is straight than that a box is near another."""
-Point = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)

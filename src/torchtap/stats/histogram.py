@@ -20,8 +20,6 @@ from torchtap.core.errors import InputError
 NUM_BINS = 8192
 SHIFT = 19
 """A float32's bits, shifted right by this, are its bin."""
-RELATIVE_ERROR = 1 / 33
-"""Largest relative distance of a value from its bin's middle: half a bin over the lowest middle."""
 
 _HALF = NUM_BINS // 2
 _LAST = 0x7F7FFFFF >> SHIFT

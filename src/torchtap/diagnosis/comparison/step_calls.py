@@ -14,9 +14,6 @@ from torchtap.diagnosis.comparison.traits import Traits, num_terms, traits_of
 from torchtap.runs.run import Run
 from torchtap.stats.statistics import Statistics
 
-_FLOW = ("input", "output")
-_GRADIENTS = ("grad_output", "grad_input")
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Call:

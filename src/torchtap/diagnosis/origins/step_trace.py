@@ -40,7 +40,6 @@ _UNSEEN = frozenset(
 """Operations that make nothing, or nothing but truth values."""
 _LITERALS = frozenset({"lift_fresh", "lift", "lift_fresh_copy", "scalar_tensor"})
 """Operations by which a number that stands in the program becomes a tensor."""
-_FILLS = _LITERALS | {"fill", "fill_", "full", "full_like", "new_full", "masked_fill"}
 _READ = "_local_scalar_dense"
 _MAKES_GRADIENTS = "_make_grads"
 """Function of PyTorch by which a backward makes the gradient 1 of a loss."""

@@ -26,8 +26,6 @@ _Block = tuple[list[int], Template, Column, Column, list[int]]
 """Small values that came together: places in the commit, template, steps, offsets, checksums."""
 Key = tuple[Site, int, int, str, int, tuple[str, ...]]
 """Site, step, call, phase, backward and labels of a value."""
-Where = tuple[int, int, int]
-"""Row, place and checksum of a value in its file."""
 SmallValue = tuple[int, Key, Tensor]
 
 

@@ -105,10 +105,6 @@ class Pages:
                 self._due = time.monotonic() + _RESCAN
             return dict(self._runs)
 
-    def rescan(self) -> None:
-        """Look through the folder again, when it is asked for next."""
-        self._due = 0.0
-
     def _listed(self) -> list[ListedRun]:
         listed = []
         for number, (path, one) in enumerate(self._found().items()):
