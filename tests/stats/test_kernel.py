@@ -417,6 +417,51 @@ def test_smaller_tensors_are_counted_completely() -> None:
     assert np.array_equal(histogram.numpy(), expected_bins(tensor))
 
 
+@pytest.mark.parametrize(("width", "threads"), [(3, 1), (100, 1), (1000, 1), (1000, 2), (1000, 3)])
+def test_a_sample_takes_one_element_of_each_stratum(width: int, threads: int) -> None:
+    strata = 3000
+    bits = torch.arange(strata, dtype=torch.int32) << 19  # Each stratum has a bin of its own.
+    tensor = bits.repeat_interleave(width).view(torch.float32)
+    for values in (tensor, tensor.double()):
+        histogram = torch.zeros(NUM_BINS, dtype=torch.int64)
+        row, code = empty_rows(), native.DTYPES[values.dtype]
+        addresses = row.data_ptr(), histogram.data_ptr()
+        _kernel.accumulate(values.data_ptr(), values.numel(), code, *addresses, strata, threads)
+        assert histogram[:strata].tolist() == [1] * strata
+        assert int(histogram.sum()) == as_dict(row)["counted"] == strata
+
+
+def test_a_sample_depends_on_no_tensor_before() -> None:
+    sizes = [5000, 20_000, 50_000, 300_000, 5000, 81_921, 20_000, 7001, 50_000]
+    tensors = {size: random_tensor(torch.float32, size) for size in sizes}
+
+    def counts(size: int, found: dict[int, list[int]]) -> None:
+        histogram = torch.zeros(NUM_BINS, dtype=torch.int64)
+        measured(tensors[size], histogram=histogram, sample=2000)
+        found[size] = histogram.tolist()
+
+    alone: dict[int, list[int]] = {}
+    for size in tensors:  # A thread of its own remembers nothing.
+        thread = threading.Thread(target=counts, args=(size, alone))
+        thread.start()
+        thread.join()
+    for size in sizes:
+        again: dict[int, list[int]] = {}
+        counts(size, again)
+        assert again[size] == alone[size], size
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_minus_zeros_of_a_sample_count_as_zeros(dtype: torch.dtype) -> None:
+    tensor = random_tensor(dtype, 40_000).abs() + 1
+    tensor[::3] = -0.0
+    tensor[1::3] = 0.0
+    histogram = torch.zeros(NUM_BINS, dtype=torch.int64)
+    assert measured(tensor, histogram=histogram, sample=3000)["counted"] == 3000
+    assert int(histogram[NUM_BINS // 2 :].sum()) == 0
+    assert abs(int(histogram[0]) - 2000) < 4.5 * math.sqrt(3000 * 2 / 9)
+
+
 @pytest.mark.parametrize("period", [*(1 << k for k in range(1, 13)), 3, 5, 7, 48, 61, 100, 977])
 @pytest.mark.parametrize("numel", [65_536, 262_144, 1_000_000])
 def test_a_sample_leans_towards_no_period(period: int, numel: int) -> None:

@@ -63,6 +63,12 @@ class Histogram:
             ``int64[num_bins]``.
         counts: how often, ``int64[num_bins]``.
         is_sample: whether a sample of the elements was counted and not all of them.
+
+    Example:
+        >>> import torch, torchtap as tt
+        >>> histogram = tt.measure(torch.tensor([1.0, 1.0, -2.0, 0.0])).histogram
+        >>> histogram.counts.tolist()
+        [1, 1, 2]
     """
 
     bins: Ints

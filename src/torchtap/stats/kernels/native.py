@@ -264,7 +264,7 @@ def accumulate(
         row: ``float64[16]``, contiguous.
         histogram: ``int64[8192]``, contiguous, or ``None``.
         sample: how many elements to count in the histogram, one in each of so many equal parts at
-            a hashed place; 0 for all. A tensor of at most four times as many is counted
+            a hashed place; 0 for all. A tensor of at most twice as many is counted
             completely, which takes less time. Successive tensors of a row are sampled in
             different places; the same ones in the same order always give the same counts.
 
