@@ -24,13 +24,14 @@ from torchtap.core.torch_private import (
     transform_running,
 )
 from torchtap.hooks.followed_views import FollowedView, ViewState
-from torchtap.hooks.module_hook import NativeHook
+from torchtap.hooks.module_hook import NativeHook, NativePreHook
 from torchtap.hooks.site_state import GradHook, SiteState
 from torchtap.stats.kernels import native
 
 if TYPE_CHECKING:
     from torchtap.capture.callbacks import Listener, PostForward
     from torchtap.capture.gradient_ports import Gradients
+    from torchtap.hooks.module_hooks import CallCounter
 
 
 def new_gradients(gradients: Gradients) -> Any:
@@ -85,6 +86,15 @@ def plainly(hook: PostForward, listener: Listener) -> PostForward | NativeHook:
     return NativeHook(native.kernel().leave, leaving, hook)
 
 
+def counted_plainly(
+    counter: CallCounter, leave: PostForward | NativeHook | None
+) -> CallCounter | NativeHook:
+    """Return a pre-hook that counts natively the calls that ``leave`` takes natively, or not."""
+    if not isinstance(leave, NativeHook):
+        return counter
+    return NativePreHook(native.kernel().enter, leave.args[0], counter)
+
+
 @cache
 def _bind() -> None:
     """Hand PyTorch's functions to the native code, once."""
@@ -103,7 +113,8 @@ def _bind() -> None:
 
 def _trace_the_hook() -> None:
     """Let the compiler trace the hook behind a native one, in its place."""
+    for function in (native.kernel().enter, native.kernel().leave):
 
-    @torch.compiler.substitute_in_graph(native.kernel().leave, skip_signature_check=True)
-    def leave(leaving: Any, hook: Any, *arguments: Any) -> Any:
-        return hook(*arguments)
+        @torch.compiler.substitute_in_graph(function, skip_signature_check=True)
+        def call_hook(leaving: Any, hook: Any, *arguments: Any) -> Any:
+            return hook(*arguments)

@@ -31,6 +31,7 @@ from torchtap.core.torch_private import (
     transform_running,
 )
 from torchtap.core.tree import Leaf, argument_leaves, leaves
+from torchtap.hooks.call_numbers import Steps
 from torchtap.hooks.calls import UNIDENTIFIED, WHY_UNIDENTIFIED, Call
 from torchtap.hooks.graph_edges import from_one_compiled_graph
 from torchtap.hooks.module_hooks import EXPORTED, TRACED, ModuleHooks
@@ -123,7 +124,8 @@ class WatchedCalls:
             meter=delivery.meter,
             make_state=native.kernel().SiteState if native.takes_calls() else SiteState,
         )
-        self.hooks: ModuleHooks[_Frame] = ModuleHooks(plan, make_tap)
+        steps = native.kernel().Steps() if native.takes_calls() else Steps()
+        self.hooks: ModuleHooks[_Frame] = ModuleHooks(plan, make_tap, steps)
         self.copy_policy = CopyPolicy(options.copy)
         skips = options.skips_evaluation
         self.values = Values(model, self.copy_policy, emit, skips_evaluation=skips)

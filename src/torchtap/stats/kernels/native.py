@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 import struct
+import warnings
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
@@ -25,12 +26,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+_INTERFACE = 2
+"""Of the binary to this file; ``calls.h`` has the same number."""
+_STALE = (
+    "torchtap's native kernel was built from other sources, and stock operations measure instead, "
+    "which takes longer. Build again: python -m pip install --no-build-isolation --editable ."
+)
+
 try:
     from torchtap.stats.kernels import _kernel
 except ImportError:
     _available = False
 else:
-    _available = hasattr(_kernel, "take_block")  # Not of a checkout that was built before.
+    _available = getattr(_kernel, "INTERFACE", 0) == _INTERFACE
+    if not _available:  # Of a checkout that was built before.
+        warnings.warn(_STALE, RuntimeWarning, stacklevel=2)
 
 DTYPES: dict[torch.dtype, int] = {
     torch.float32: 0,
