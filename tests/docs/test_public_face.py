@@ -140,7 +140,6 @@ _HEAVY = "print([name for name in ('torch', 'numpy', 'matplotlib') if name in sy
         "import torchtap; torchtap.Site('fc'); torchtap.Pattern.parse('*'); torchtap.InputError",
         "import torchtap.cli.app",
         "import torchtap; dir(torchtap)",
-        "from torchtap.runs.list_runs import list_file",
     ],
 )
 def test_what_needs_no_torch_does_not_import_it(code: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -23,15 +23,24 @@ from torchtap.core.torch_private import (
     tracing_state,
     transform_running,
 )
+from torchtap.hooks.call_numbers import StepCounter
 from torchtap.hooks.followed_views import FollowedView, ViewState
 from torchtap.hooks.module_hook import NativeHook, NativePreHook
-from torchtap.hooks.site_state import GradHook, SiteState
+from torchtap.hooks.tap import GradHook, SiteState
 from torchtap.stats.kernels import native
 
 if TYPE_CHECKING:
     from torchtap.capture.callbacks import Listener, PostForward
     from torchtap.capture.gradient_ports import Gradients
-    from torchtap.hooks.module_hooks import CallCounter
+    from torchtap.hooks.tap_follower import CallCounter
+
+
+def new_step_counter() -> StepCounter:
+    """Make what numbers the calls of each step, natively where plain calls are taken so."""
+    if not native.takes_calls():
+        return StepCounter()
+    _bind()
+    return cast(StepCounter, native.kernel().StepCounter())
 
 
 def new_gradients(gradients: Gradients) -> Any:
@@ -72,7 +81,7 @@ def plainly(hook: PostForward, listener: Listener) -> PostForward | NativeHook:
     is_metered = states and all(isinstance(one.meter, native.kernel().Meter) for one in states)
     if not is_metered:
         return hook
-    running, calls = listener.hooks.running, tap.calls
+    running, calls = listener.hooks.running, tap.call_numbers
     leaving = native.kernel().Leaving(
         listener,
         listener.busy,

@@ -228,7 +228,8 @@ def edit(
     of the returned tensor over all its uses; ``param_grad`` is what one backward adds to ``.grad``
     (under DDP, of this rank, before the ranks are averaged). An edit at ``grad_input`` that changes
     nothing may still change the last bits of other gradients where the tensor is used twice inside
-    of the module and outside of it too: autograd adds in another order (``docs/editing.md``).
+    of the module and outside of it too: autograd adds in another order
+    (``docs/guides/editing.md``).
 
     Raises:
         SiteError: a pattern fits nothing.

@@ -13,8 +13,8 @@ from torchtap.core.errors import TorchtapError
 from torchtap.core.source_files import is_of_library, shown_file
 from torchtap.core.text import clean, wrap
 from torchtap.core.torch_private import without_torch_functions
-from torchtap.failures.call_numbers import call_number
 from torchtap.failures.catalogue import SITUATIONS
+from torchtap.failures.failed_call import which_call
 from torchtap.failures.failure import Explanation, Failure, place_of
 from torchtap.failures.message_patterns import KnownMessage, is_from_torch, recognise
 from torchtap.failures.traceback_frame import forget
@@ -117,7 +117,7 @@ def _rows(failure: Failure, explanation: Explanation) -> Iterator[tuple[str, str
     if module:
         yield "module", module
     if failure.call:
-        yield "call", ", ".join(filter(None, (failure.call, call_number(failure))))
+        yield "call", ", ".join(filter(None, (failure.call, which_call(failure))))
     compiled = _FROM_USER.search(failure.text)
     if compiled is not None:
         yield (

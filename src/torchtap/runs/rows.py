@@ -36,7 +36,7 @@ class SiteRows:
         self._records = records
         self._places = places
         self._site = site
-        sizes = [_num_rows(records.kept.fact(place).shape) for place in places.tolist()]
+        sizes = [_num_rows(records.values.fact(place).shape) for place in places.tolist()]
         self.starts: Numbers = np.zeros(len(sizes) + 1, dtype=np.int64)
         np.cumsum(sizes, out=self.starts[1:])
         self.steps: Numbers = records.column_at("step", places)
@@ -59,7 +59,7 @@ class SiteRows:
         if not len(wanted):
             value = self._first_value()
             return value.new_empty((0, *value.shape[1:]), layout=torch.strided)
-        stored = getattr(self._records.kept, "gather", None)
+        stored = getattr(self._records.values, "gather", None)
         if stored is not None:
             found: Tensor | None = stored(self._places[owners], within)
             if found is not None:
@@ -94,7 +94,7 @@ class SiteRows:
     def mark(self) -> int:
         """A checksum of steps, numbers of rows and, of values on disk, of what is in them."""
         found = crc32(self.steps.astype(np.int64).tobytes(), crc32(self.starts.tobytes()))
-        entries = self._records.kept.entries
+        entries = self._records.values.entries
         if entries is not None and "crc32" in entries.columns:
             sums = np.asarray(entries.columns["crc32"][self._places])
             found = crc32(sums.astype(np.uint32).tobytes(), found)

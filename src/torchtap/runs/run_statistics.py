@@ -183,7 +183,7 @@ class RunStatistics:
         else:
             wanted = per_step.keys() if step is None or isinstance(step, str) else set(step)
             places = self._index.places_at(site, set(wanted))
-        rows = list(self._held.kept.at(places))
+        rows = list(self._held.recorded.at(places))
         if not rows:
             only = step if isinstance(step, int) else None
             raise SiteError(self._no_record(site, only))
@@ -198,7 +198,7 @@ class RunStatistics:
             return found
         if len({row.step for row in rows}) > 1:
             return read_series.without_ratio(found, site)
-        before = [*self._held.kept.at(self._index.by_step(param).get(rows[0].step, _NONE)[:1])]
+        before = [*self._held.recorded.at(self._index.by_step(param).get(rows[0].step, _NONE)[:1])]
         norm = measure_all([before[0].value], histogram=False).l2 if before else math.nan
         why = why_no_ratio(norm)
         if before and found.shape not in (None, shape := tuple(before[0].kept.shape)):

@@ -105,7 +105,7 @@ def verify(
 
     Modules that are compiled with ``torch.compile`` run uncompiled here, since there are no modules
     in a compiled graph whose values plain hooks could confirm. Edits are not part of the proof:
-    what one that changes nothing may change stands in ``docs/editing.md``.
+    what one that changes nothing may change stands in ``docs/guides/editing.md``.
 
     Args:
         model: the model, in the mode (train or eval) that you want to verify.

@@ -66,7 +66,7 @@ def distance(one: Values, two: Values) -> Distance:
     if len(pairs) < min(len(one), len(two)):
         sides = (", ".join(map(_kind, side.values())) or "nothing" for side in (one, two))
         return Distance(math.inf, 1.0, why=_of_kinds(next(sides), next(sides)))
-    return joined(_of_leaf(leaf, one[leaf], two[other]) for leaf, other in pairs)
+    return overall_distance(_of_leaf(leaf, one[leaf], two[other]) for leaf, other in pairs)
 
 
 def matched(one: Values, two: Values) -> list[tuple[str, str]]:
@@ -91,7 +91,7 @@ def _kind(value: Value) -> str:
     return kind_of(value) if isinstance(value, Tensor) else _typed(value)
 
 
-def joined(parts: Iterable[Distance]) -> Distance:
+def overall_distance(parts: Iterable[Distance]) -> Distance:
     """The distance of all parts together."""
     found = list(parts)
     if not found:

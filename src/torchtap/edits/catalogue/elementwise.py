@@ -18,8 +18,8 @@ from torchtap.edits.catalogue.ready import (
     is_number,
     is_real,
     is_whole,
-    joined,
     like,
+    put_in_place,
     seed_of,
     value_of,
     within,
@@ -131,7 +131,7 @@ def replace(value: Value, *, at: At = None) -> Ready:
     def formula(tensor: Tensor, record: Record) -> Tensor:
         new = value_of(value, tensor, record)
         is_finished = callable(value) and not isinstance(value, Tensor)
-        return new if is_finished else joined(tensor, new, record)
+        return new if is_finished else put_in_place(tensor, new, record)
 
     return Ready("replace", {"value": value, "at": at}, within(at, formula))
 

@@ -98,7 +98,7 @@ def match(sources: Mapping[int, Contents], steps: Sequence[int]) -> Matched:
         steps: those that are merged, ascending.
     """
     held = [
-        RankRecords(one.kept, one.index.places_in_steps(steps, one.sites))
+        RankRecords(one.recorded, one.index.places_in_steps(steps, one.sites))
         for one in sources.values()
     ]
     sites = list(dict.fromkeys(site for one in held for site in _sites_of(one)))

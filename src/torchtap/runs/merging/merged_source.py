@@ -10,12 +10,12 @@ from typing import TypeVar
 
 from torchtap.core.absence import WHOLE_RUN, Absence
 from torchtap.core.record import said_steps
-from torchtap.runs.merging.findings import Findings
+from torchtap.runs.merging.merge_absences import MergeAbsences
 from torchtap.runs.merging.merged_notes import merged_notes
+from torchtap.runs.merging.placement_rules import said_ranks
 from torchtap.runs.merging.rank_numbers import RankNumbers, numbers_of_ranks
 from torchtap.runs.merging.rank_runs import RankRun, check, common_steps, runs_of_ranks
 from torchtap.runs.merging.record_merge import RecordMerge
-from torchtap.runs.merging.rules import said_ranks
 from torchtap.runs.merging.series_merge import SeriesMerge
 from torchtap.runs.merging.stages import Stages, stages_of
 from torchtap.runs.meta import Meta
@@ -74,22 +74,22 @@ def merge_sources(
     missing = check(runs, allow_missing=allow_missing)
     pipeline = stages_of(runs, missing, asked=stages)
     held = {run.rank: run.contents for run in runs}
-    steps, findings = common_steps(runs, every=every_step), Findings()
+    steps, problems = common_steps(runs, every=every_step), MergeAbsences()
     if missing:
-        findings.refuse(WHOLE_RUN, f"{said_ranks(missing)} of {runs[0].meta.world_size}: not given")
-    _note_steps(runs, steps, findings)
-    records = RecordMerge(held, steps, pipeline, findings).merge()
+        problems.refuse(WHOLE_RUN, f"{said_ranks(missing)} of {runs[0].meta.world_size}: not given")
+    _note_steps(runs, steps, problems)
+    records = RecordMerge(held, steps, pipeline, problems).merge()
     measured = {rank: one.series for rank, one in held.items()}
-    series = SeriesMerge(measured, steps, pipeline, findings).merge()
-    series.evaluation = _evaluation(measured, pipeline, findings)
+    series = SeriesMerge(measured, steps, pipeline, problems).merge()
+    series.evaluation = _evaluation(measured, pipeline, problems)
     numbers = numbers_of_ranks(held, steps)
-    absent = [*findings.absent, *_absent_of(runs)]
-    told = (absent, _scalars(runs), numbers, tuple(findings.in_order), runs)
+    absent = [*problems.absent, *_absent_of(runs)]
+    told = (absent, _scalars(runs), numbers, tuple(problems.in_order), runs)
     return MergedSource(records, _meta(runs), series, *told)
 
 
 def _evaluation(
-    measured: Mapping[int, Series], pipeline: Stages, findings: Findings
+    measured: Mapping[int, Series], pipeline: Stages, problems: MergeAbsences
 ) -> Series | None:
     """Merge the series of evaluation forwards, in the steps in which all ranks have some."""
     there = {rank: one.evaluation for rank, one in measured.items() if one.evaluation is not None}
@@ -100,8 +100,8 @@ def _evaluation(
     others = sorted(set.union(*own) - set(steps))
     if others:
         said = f"evaluation forwards in {said_steps(others)} were not on all ranks: left out"
-        findings.refuse(WHOLE_RUN, said)
-    return SeriesMerge(there, steps, pipeline, findings).merge() if steps else None
+        problems.refuse(WHOLE_RUN, said)
+    return SeriesMerge(there, steps, pipeline, problems).merge() if steps else None
 
 
 def _scalars(runs: Sequence[RankRun]) -> Scalars:
@@ -165,7 +165,7 @@ def _union(tables: Iterable[Mapping[str, T]]) -> dict[str, T]:
     return found
 
 
-def _note_steps(runs: Sequence[RankRun], steps: Sequence[int], findings: Findings) -> None:
+def _note_steps(runs: Sequence[RankRun], steps: Sequence[int], problems: MergeAbsences) -> None:
     """Say which steps are left out, because some ranks lack them."""
     lacking: dict[tuple[int, ...], list[int]] = {}
     own = {run.rank: set(run.contents.steps) for run in runs}
@@ -175,7 +175,7 @@ def _note_steps(runs: Sequence[RankRun], steps: Sequence[int], findings: Finding
         lacking.setdefault(ranks, []).append(step)
     for ranks, missed in lacking.items():
         verb = "lacks" if len(ranks) == 1 else "lack"
-        findings.refuse(WHOLE_RUN, f"{said_ranks(ranks)} {verb} {said_steps(missed)}: left out")
+        problems.refuse(WHOLE_RUN, f"{said_ranks(ranks)} {verb} {said_steps(missed)}: left out")
 
 
 def _absent_of(runs: Sequence[RankRun]) -> list[Absence]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torchtap.core.placement import Axis
-from torchtap.runs.merging.rules import NO_PLACE, Coordinate, Refused, fold
+from torchtap.runs.merging.placement_rules import NO_PLACE, Coordinate, Refused, fold
 from torchtap.runs.records import Fact, Places, Records
 from torchtap.runs.store.index import DTYPES, Index, Tables
 
@@ -35,7 +35,7 @@ class FactTable:
 
     def of(self, records: Records, places: Places) -> Column:
         """The numbers of some records; of values on disk without looking at them one by one."""
-        index, fact = records.kept.entries, records.kept.fact
+        index, fact = records.values.entries, records.values.fact
         if index is None:
             return np.array([self.number(fact(place)) for place in places.tolist()], int)
         columns = [np.asarray(index.columns[name][places]) for name in ("dtype", "shape", "nbytes")]
@@ -69,7 +69,7 @@ class Cut:
             where: records[rank][int(places[row])].value
             for where, (rank, places) in self.shards.items()
         }
-        return fold(parts, self.axes, joined)
+        return fold(parts, self.axes, joined_shards)
 
     def facts(self, records: Sequence[Records], table: FactTable) -> Column:
         """The dtype and shape of each whole value, by number.
@@ -89,7 +89,7 @@ class Cut:
         return found
 
 
-def joined(parts: list[Tensor], axis: Axis) -> Tensor:
+def joined_shards(parts: list[Tensor], axis: Axis) -> Tensor:
     """Shards along one dim of the mesh, in their order, as one tensor.
 
     Raises:
@@ -104,7 +104,7 @@ def joined(parts: list[Tensor], axis: Axis) -> Tensor:
 
 
 def _joined_fact(parts: list[Fact], axis: Axis) -> Fact:
-    """Join dtypes and shapes alone, as :func:`joined` joins values."""
+    """Join dtypes and shapes alone, as :func:`joined_shards` joins values."""
     if axis.dim is None:
         raise Refused(NO_PLACE)
     try:
@@ -162,7 +162,7 @@ class MergedValues:
     def __getitem__(self, place: Any) -> Any:
         owner, where = int(self._owners[place]), int(self._places[place])
         if owner >= 0:
-            return self._records[owner].kept[where]
+            return self._records[owner].values[where]
         return self._cuts[-1 - owner].value(where, self._records)
 
     def in_order(self, places: Sequence[int]) -> Iterator[Any]:
@@ -179,7 +179,7 @@ class MergedValues:
         owner = int(self._owners[places[0]])
         if owner < 0 or (self._owners[places] != owner).any():
             return None
-        stored = getattr(self._records[owner].kept, "gather", None)
+        stored = getattr(self._records[owner].values, "gather", None)
         found: Tensor | None = stored and stored(self._places[places], within)
         return found
 
@@ -196,7 +196,7 @@ class MergedValues:
     @property
     def entries(self) -> Index | None:
         """The index, as far as lists of a run need it; ``None`` where values are in memory."""
-        if any(one.kept.entries is None for one in self._records):
+        if any(one.values.entries is None for one in self._records):
             return None
         columns, tables = self._index
         dtypes: dict[str, int] = {}

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from torchtap.core.errors import InputError, RunError
 from torchtap.core.record import steps_there
 from torchtap.runs.contents import Contents
-from torchtap.runs.merging.rules import Ranks, said_ranks
+from torchtap.runs.merging.placement_rules import Ranks, said_ranks
 from torchtap.runs.meta import Meta
 from torchtap.runs.source import Source
 from torchtap.stats.catalogue.protocol import are_alike

@@ -24,20 +24,20 @@ from torchtap.core.ports import FLOW_PORTS
 from torchtap.core.record import UNVERSIONED
 from torchtap.core.site import Site
 from torchtap.runs.contents import Contents
-from torchtap.runs.merging.findings import Findings
 from torchtap.runs.merging.matching import match
+from torchtap.runs.merging.merge_absences import MergeAbsences
 from torchtap.runs.merging.merged_values import Cut, FactTable, MergedValues
-from torchtap.runs.merging.replicas import Replicas
-from torchtap.runs.merging.row_comparison import ONE_OF_EQUAL
-from torchtap.runs.merging.rules import (
+from torchtap.runs.merging.placement_rules import (
     NO_PLACE,
+    MergeRule,
     Refused,
-    Rule,
     Whole,
     of_the_whole,
     rule_of,
     said_ranks,
 )
+from torchtap.runs.merging.replicas import Replicas
+from torchtap.runs.merging.row_comparison import ONE_OF_EQUAL
 from torchtap.runs.merging.stages import Stages
 from torchtap.runs.records import Records
 from torchtap.runs.store.index import Tables
@@ -95,7 +95,7 @@ class RecordMerge:
         sources: rank -> what it kept.
         steps: those that all ranks have.
         stages: of a pipeline, and how the ranks of each share the work.
-        findings: takes what is not as it should be.
+        problems: takes what is not as it should be.
     """
 
     def __init__(
@@ -103,10 +103,10 @@ class RecordMerge:
         sources: Mapping[int, Contents],
         steps: Sequence[int],
         stages: Stages,
-        findings: Findings,
+        problems: MergeAbsences,
     ) -> None:
         self._stages = stages
-        self._findings = findings
+        self._problems = problems
         self._steps = np.asarray(steps, dtype=np.int64)
         self._matched = match(sources, steps)
         self._places_of_ranks = {rank: n for n, rank in enumerate(self._matched.ranks)}
@@ -123,7 +123,7 @@ class RecordMerge:
             try:
                 chunks += self._merge_site(site, keys)
             except Refused as refused:
-                self._findings.refuse(site, str(refused))
+                self._problems.refuse(site, str(refused))
         return self._joined(chunks)
 
     # ------------------------------------------------------------------ one site
@@ -149,7 +149,7 @@ class RecordMerge:
             if differing:
                 numbers = sorted(differing)
                 steps = self._steps[numbers].tolist()
-                self._findings.differ(site, differing[numbers[0]](), steps)
+                self._problems.differ(site, differing[numbers[0]](), steps)
                 left_out |= differing.keys()
             found.append((part, whole, chosen))
         if left_out:
@@ -163,7 +163,7 @@ class RecordMerge:
             if len(chosen)
         ]
 
-    def _note_lacking(self, site: Site, rule: Rule, keys: Column, orders: Column) -> None:
+    def _note_lacking(self, site: Site, rule: MergeRule, keys: Column, orders: Column) -> None:
         """Say where a part has no value of a step, and others have."""
         if (orders >= 0).all():
             return
@@ -174,7 +174,7 @@ class RecordMerge:
             rows = [self._places_of_ranks[rank] for rank in ranks if rank in self._places_of_ranks]
             own.append(np.unique(steps[(orders[rows] >= 0).any(axis=0)]))
         every = np.unique(np.concatenate(own)) if own else np.zeros(0, np.int64)
-        self._findings.lack(
+        self._problems.lack(
             site,
             {
                 rank: self._steps[np.setdiff1d(every, there)].tolist()
@@ -186,7 +186,7 @@ class RecordMerge:
     def _chunk(
         self,
         site: Site,
-        rule: Rule,
+        rule: MergeRule,
         part: int,
         whole: Whole,
         *,
@@ -204,7 +204,7 @@ class RecordMerge:
             owner, places = -len(self._cuts), np.arange(len(keys))
         else:
             facts = self._table.of(records, places)
-            if records.kept.entries is None:
+            if records.values.entries is None:
                 versions = records.column_at("version", places)
         calls = matched.columns["call"][keys]
         if len(rule.wholes) > 1:
@@ -235,7 +235,7 @@ class RecordMerge:
         self._cuts.append(cut)
         return facts
 
-    def _labels_of(self, rule: Rule, whole: Whole, rank: int, orders: Column) -> Column:
+    def _labels_of(self, rule: MergeRule, whole: Whole, rank: int, orders: Column) -> Column:
         distinct, which = self._matched.held[rank].labels_of_each(orders)
         numbers = []
         for labels in distinct:
@@ -250,7 +250,7 @@ class RecordMerge:
 
     # ------------------------------------------------------------------ numbers of calls
 
-    def _calls_before(self, rule: Rule, part: int, site: Site, keys: Column) -> Column:
+    def _calls_before(self, rule: MergeRule, part: int, site: Site, keys: Column) -> Column:
         """Return how many calls of this module, step and phase the parts before this one have."""
         numbers = self._calls_of(site.path)
         flat = self._moments(keys)

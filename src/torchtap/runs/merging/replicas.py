@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from torchtap.core.equality import same
 from torchtap.core.errors import RunError
-from torchtap.runs.merging.findings import Groups, agreeing
 from torchtap.runs.merging.matching import Matched
-from torchtap.runs.merging.rules import Whole
+from torchtap.runs.merging.merge_absences import Groups, agreeing
+from torchtap.runs.merging.placement_rules import Whole
 from torchtap.runs.records import Places, Records
 
 Column = NDArray[Any]
@@ -118,7 +118,7 @@ def _are_equal(one: Records, at: Places, two: Records, there: Places) -> Mask:
     found: Mask = _column(one, "crc32", at) == _column(two, "crc32", there)
     found &= _column(one, "nbytes", at) == _column(two, "nbytes", there)
     for name in ("dtype", "shape"):
-        tables = [getattr(records.kept.entries.tables, name) for records in (one, two)]
+        tables = [getattr(records.values.entries.tables, name) for records in (one, two)]
         numbers = {entry: number for number, entry in enumerate(tables[0])}
         codes = np.array([numbers.get(entry, -1) for entry in tables[1]] or [-1])
         found &= _column(one, name, at) == codes[_column(two, name, there)]
@@ -130,16 +130,16 @@ def _are_equal(one: Records, at: Places, two: Records, there: Places) -> Mask:
 
 def _has_checksums(records: Records) -> bool:
     """Return whether values are on disk with checksums, which files of earlier versions lack."""
-    return records.kept.entries is not None and "crc32" in records.kept.entries.columns
+    return records.values.entries is not None and "crc32" in records.values.entries.columns
 
 
 def _column(records: Records, name: str, places: Places) -> Column:
-    found: Column = np.asarray(records.kept.entries.columns[name][places])
+    found: Column = np.asarray(records.values.entries.columns[name][places])
     return found
 
 
 def _hold_the_same(one: Records, at: int, two: Records, there: int) -> bool:
-    if one.kept.fact(at) != two.kept.fact(there):
+    if one.values.fact(at) != two.values.fact(there):
         return False
     try:
         return same(one[at].value, two[there].value)

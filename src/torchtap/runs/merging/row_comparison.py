@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from torchtap.runs.merging.rules import Rule
+from torchtap.runs.merging.placement_rules import MergeRule
 from torchtap.stats.algebra import Rows
 from torchtap.stats.series import Series
 from torchtap.stats.statistics import (
@@ -67,7 +67,7 @@ def aligned(series: Series, steps: Sequence[int]) -> Rows:
     return found
 
 
-def told_by_values(rule: Rule, rows: Mapping[int, Rows]) -> Rule:
+def told_by_values(rule: MergeRule, rows: Mapping[int, Rows]) -> MergeRule:
     """Return the rule; where labels do not tell replicas from parts, the rows of the ranks do.
 
     Replicas are equal in every step.

@@ -9,9 +9,9 @@ from typing import TypeVar
 import numpy as np
 
 from torchtap.core.site import Site
-from torchtap.runs.merging.findings import Findings, agreeing
+from torchtap.runs.merging.merge_absences import MergeAbsences, agreeing
+from torchtap.runs.merging.placement_rules import MergeRule, Refused, Whole, joined_whole, rule_of
 from torchtap.runs.merging.row_comparison import Mask, aligned, same_rows, told_by_values
-from torchtap.runs.merging.rules import Refused, Rule, Whole, joined, rule_of
 from torchtap.runs.merging.stages import Stages
 from torchtap.runs.merging.state_merge import StateMerge
 from torchtap.stats.algebra import (
@@ -50,7 +50,7 @@ class _Site:
     """
 
     site: Site
-    rule: Rule
+    rule: MergeRule
     rows: Mapping[int, Rows]
     is_used: Mask
 
@@ -62,7 +62,7 @@ class SeriesMerge:
         sources: rank -> what it measured.
         steps: those that all ranks have.
         stages: of a pipeline, and how the ranks of each share the work.
-        findings: takes what is not as it should be.
+        problems: takes what is not as it should be.
     """
 
     def __init__(
@@ -70,12 +70,12 @@ class SeriesMerge:
         sources: Mapping[int, Series],
         steps: Sequence[int],
         stages: Stages,
-        findings: Findings,
+        problems: MergeAbsences,
     ) -> None:
         self._sources = sources
         self._steps = list(steps)
         self._stages = stages
-        self._findings = findings
+        self._problems = problems
         first = next(iter(sources.values()))
         self._merged = Series(first.keep, first.statistics)
         self._merged.has_histograms = all(one.has_histograms for one in sources.values())
@@ -126,7 +126,7 @@ class SeriesMerge:
             _, ranks = self._stages.ranks_of(site, there)
             rule = rule_of(site, {rank: one.notes for rank, one in there.items()}, ranks)
         except Refused as refused:
-            self._findings.refuse(site, str(refused))
+            self._problems.refuse(site, str(refused))
             return None
         rule = told_by_values(rule, rows)
         one = _Site(site, rule, rows, np.ones(len(self._steps), dtype=bool))
@@ -149,7 +149,7 @@ class SeriesMerge:
             parts = {place: _of_any(one.rows, ranks) for place, ranks in whole.parts.items()}
             ranks = list(whole.parts.values())
             self._check_there(one, ranks, list(parts.values()), is_needed=True)
-            wholes.append(joined(parts, whole.axes, ROWS))
+            wholes.append(joined_whole(parts, whole.axes, ROWS))
         ranks = [whole.ranks for whole in one.rule.wholes]
         self._check_there(one, ranks, wholes, is_needed=False)
         return ROWS.merge(wholes)
@@ -166,7 +166,7 @@ class SeriesMerge:
             at = int(np.flatnonzero(differ)[0])
             here = [one.rows[rank][at] for rank in ranks]
             groups = agreeing(ranks, [[bool(same_rows(a, b)) for b in here] for a in here])
-            self._findings.differ(one.site, groups, self._steps_at(differ))
+            self._problems.differ(one.site, groups, self._steps_at(differ))
             one.is_used &= ~differ
 
     def _check_there(
@@ -192,7 +192,7 @@ class SeriesMerge:
             for own, missing in zip(ranks, is_lacking, strict=True)
             for rank in own
         }
-        self._findings.lack(one.site, lacking)
+        self._problems.lack(one.site, lacking)
         if is_needed:
             one.is_used &= ~is_lacking.any(axis=0)
 
@@ -245,7 +245,7 @@ class SeriesMerge:
             (step, place): states for step, states in found.items() if states is not None
         }
         for name, why in merge.missing.items():
-            self._findings.refuse(one.site, f"of {name!r}, {why.rstrip('.')}")
+            self._problems.refuse(one.site, f"of {name!r}, {why.rstrip('.')}")
 
     def _of_ranks(self, one: _Site, read: Callable[[Series, int], T | None]) -> dict[int, T]:
         """Read a value from each rank that has one; of replicas, from the first."""
@@ -260,7 +260,7 @@ class SeriesMerge:
 
 
 def _describe(
-    merged: SiteSummary, there: Mapping[int, SiteSummary], rule: Rule, *, is_whole: bool
+    merged: SiteSummary, there: Mapping[int, SiteSummary], rule: MergeRule, *, is_whole: bool
 ) -> None:
     """Fill in the summary of a merged site.
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from torchtap.core.errors import RunError
 from torchtap.core.site import Site
 from torchtap.core.text import plural
+from torchtap.runs.merging.placement_rules import UNKNOWN, Ranks, Refused, said_ranks
 from torchtap.runs.merging.rank_runs import RankRun, ranks_of, unlike_models
-from torchtap.runs.merging.rules import UNKNOWN, Ranks, Refused, said_ranks
 from torchtap.runs.meta import Meta
 
 

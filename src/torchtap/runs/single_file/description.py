@@ -12,7 +12,7 @@ from typing import Any
 
 from torchtap.core.absence import WHOLE_RUN, Absence
 from torchtap.core.site import Site
-from torchtap.runs.listing import MeasuredEntry
+from torchtap.runs.inventory import MeasuredEntry
 from torchtap.runs.meta import Meta, meta_of
 from torchtap.runs.single_file.header import (
     PREFIX,

@@ -11,7 +11,7 @@ import numpy as np
 
 from torchtap.core.errors import RunError
 from torchtap.runs.store.commit import Commit
-from torchtap.runs.store.index import Index, checked, joined
+from torchtap.runs.store.index import Index, checked, joined_indices
 from torchtap.runs.store.index_file import Sealed, read_index
 from torchtap.runs.store.layout import (
     ATTEMPT,
@@ -23,7 +23,7 @@ from torchtap.runs.store.layout import (
     value_path,
 )
 from torchtap.runs.store.lock import is_being_written
-from torchtap.runs.store.training_progress import Progress, read_progress
+from torchtap.runs.store.training_progress import TrainingProgress, read_progress
 
 _NO_JOURNAL = f"{JOURNAL} is missing"
 
@@ -45,7 +45,7 @@ class AttemptReader:
         self.facts: dict[str, Any] = {}
         self.index = Index.empty()
         self.lost: list[str] = []
-        self._progress: Progress | None = None
+        self._progress: TrainingProgress | None = None
         self._lines: list[bytes | str] = []
         self._commits: list[Commit] = []
         self._end = 0
@@ -140,30 +140,30 @@ class AttemptReader:
         return min(steps, default=None)
 
     @property
-    def progress(self) -> Progress | None:
+    def progress(self) -> TrainingProgress | None:
         """The progress of its training; ``None`` where that is not known."""
         if self._is_sealed and self._progress is None:
             self._progress = read_progress(self.folder / PROGRESS)
         return self._progress
 
-    def last_commits(self, limit: int | None, most: int) -> list[Commit]:
+    def last_commits(self, before: int | None, most: int) -> list[Commit]:
         """The last commits of steps before one, or of all steps, the last one first."""
         found: list[Commit] = []
         for line in reversed(self._lines):
             one = Commit.of_json(line)
-            if limit is None or one.step < limit:
+            if before is None or one.step < before:
                 found.append(one)
                 if len(found) == most:
                     break
         return found
 
-    def steps_from(self, limit: int) -> list[int]:
+    def steps_from(self, first: int) -> list[int]:
         """The steps from one on that it has, with values or with notes alone, ascending."""
         values = np.unique(self.index.columns["step"])
-        found = set(values[values >= limit].tolist())
+        found = set(values[values >= first].tolist())
         for line in reversed(self._lines):
             step = Commit.of_json(line).step
-            if step < limit:
+            if step < first:
                 break
             found.add(step)
         return sorted(found)
@@ -247,7 +247,7 @@ class AttemptReader:
                 f"{name} has {sizes[name]:,} bytes, and {many:,} of its values lie behind them or "
                 f"have no such size: they are lost"
             )
-        self.index = joined([self.index, index]) if len(self.index) else index
+        self.index = joined_indices([self.index, index]) if len(self.index) else index
 
 
 def _is_blank(folder: Path) -> bool:

@@ -47,7 +47,7 @@ class Disk:
 
     ``tt.open(path)`` reads it, also while it grows. A step is committed within 20 ms after
     ``w.step()`` closes it, unless the disk is slower; after a crash every committed step is there,
-    whole, and those that were not are named. docs/format.md says what stands in the
+    whole, and those that were not are named. docs/reference/format.md says what stands in the
     folder. Each rank of ``torch.distributed`` writes a folder of its own in it.
 
     A value is copied inside of the hook, into memory that is used again, and written by a thread.

@@ -17,9 +17,9 @@ from torchtap.core.printed_page import BLANK, Line, Page, Part, Printed
 from torchtap.core.text import clean, plural, size
 from torchtap.runs.store.attempt_reader import AttemptReader
 from torchtap.runs.store.checksum import crc32, crc32_of_file
-from torchtap.runs.store.folder_listing import attempts_by_rank
+from torchtap.runs.store.folder_inventory import attempts_by_rank
 from torchtap.runs.store.gaps import gaps_of, partial_statistics, unmeasured
-from torchtap.runs.store.history import limits_of
+from torchtap.runs.store.history import valid_until_of
 from torchtap.runs.store.index import DTYPES, Index
 from torchtap.runs.store.index_file import read_index
 from torchtap.runs.store.layout import (
@@ -143,9 +143,12 @@ def _examined_rank(
             spans[number], damaged = look_through(one.folder)
             states[number].problems += damaged
         states[number].num_measured = len(measured_steps(one.folder))
-    limits = limits_of(attempts)
-    measured = (*unmeasured(attempts, limits, spans), *partial_statistics(attempts, limits, spans))
-    for gap in (*gaps_of(attempts, limits), *measured):
+    valid_until = valid_until_of(attempts)
+    measured = (
+        *unmeasured(attempts, valid_until, spans),
+        *partial_statistics(attempts, valid_until, spans),
+    )
+    for gap in (*gaps_of(attempts, valid_until), *measured):
         state = states[gap.attempt]
         (state.problems if gap.is_lost else state.notes).append(gap.reason)
     return list(states.values())

@@ -125,7 +125,7 @@ class Index:
         return Index(columns, replace(self.tables, site=names))
 
 
-def joined(parts: Sequence[Index]) -> Index:
+def joined_indices(parts: Sequence[Index]) -> Index:
     """The values of several, one after the other."""
     if len(parts) == 1:
         return parts[0]

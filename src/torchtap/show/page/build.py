@@ -17,7 +17,7 @@ from torchtap.show.page.diagnosis_panel import diagnosis_section
 from torchtap.show.page.document import document
 from torchtap.show.page.feature_images import BYTES, feature_images
 from torchtap.show.page.graph_panel import graph_panel
-from torchtap.show.page.highlights import Finding, by_depth, compare, find
+from torchtap.show.page.highlights import Highlight, by_depth, compare, find
 from torchtap.show.page.measured_run import (
     NAMES,
     MeasuredRun,
@@ -99,7 +99,7 @@ def page_html(
     data = _data(runs, part)
     panel = graph_panel(run, parts.graph)
     made = [
-        sections.overview(runs, [Finding(**one) for one in data["findings"]]),
+        sections.overview(runs, [Highlight(**one) for one in data["highlights"]]),
         sections.sites(runs, runs[0].known_zero),
         *([comparison_section(runs)] if len(runs) > 1 else ()),
         sections.flow(runs),
@@ -130,18 +130,18 @@ def _data(runs: Sequence[MeasuredRun], part: float) -> dict[str, Any]:
     most = int(part * _NUMBERS / num_series)
     most = max(_FEWEST_POINTS, min(int(part * _MOST_POINTS), most))
     images, map_notes = feature_images(first.run, int(part * BYTES))
-    findings = find(first)
+    highlights = find(first)
     for other in runs[1:]:
         bad = [one for one in find(other) if one.tone == "bad"]
-        findings += [replace(one, text=f"In {other.label}: {one.text}") for one in bad]
-        findings = [*compare(first, other), *findings]
+        highlights += [replace(one, text=f"In {other.label}: {one.text}") for one in bad]
+        highlights = [*compare(first, other), *highlights]
     return {
         "format": FORMAT,
         "model": first.run.meta.model,
         "subtitle": _subtitle(first),
         "modules": {path: list(types) for path, types in first.run.meta.modules.items()},
         "names": list(NAMES),
-        "findings": [asdict(one) for one in findings],
+        "highlights": [asdict(one) for one in highlights],
         "known_zero": first.known_zero,
         "sites": {name: _site(name, runs, depth) for name in names},
         "runs": [_run(one, most, part) for one in runs],

@@ -36,7 +36,7 @@ def diagnosis_section(run: Run) -> Section:
 def _item(run: Run, one: Finding) -> str:
     tone = "bad" if one.is_alarm else "warn"
     step = one.steps[0] if one.steps else None
-    address = highlights.Finding("", tone, _site(run, one.path), step).address
+    address = highlights.Highlight("", tone, _site(run, one.path), step).address
     name = f"{one.severity}: {one.rule} at {one.path}{one.when}"
     head = f'<a href="{safe(address)}">{safe(name)}</a>' if address else safe(name)
     figures = "; ".join(f"{key} {said(value)}" for key, value in one.evidence.items())

@@ -12,7 +12,7 @@ import numpy as np
 
 from torchtap.core.text import count, number, percent, plural, size, typed
 from torchtap.show.page.graph_panel import GraphPanel
-from torchtap.show.page.highlights import Finding, absences, by_depth
+from torchtap.show.page.highlights import Highlight, absences, by_depth
 from torchtap.show.page.measured_run import NAMES, MeasuredRun, SiteNumbers, steps_said
 from torchtap.show.page.static_pictures import flow_chart, safe, sparkline
 
@@ -43,16 +43,16 @@ class Section:
     html: str
 
 
-def overview(runs: Sequence[MeasuredRun], findings: Iterable[Finding]) -> Section:
+def overview(runs: Sequence[MeasuredRun], highlights: Iterable[Highlight]) -> Section:
     """Say what was recorded, and what stands out."""
-    items = "".join(map(_finding, findings)) or "<li>Nothing was recorded.</li>"
+    items = "".join(map(_highlight, highlights)) or "<li>Nothing was recorded.</li>"
     tables = "".join(_facts(one, has_label=len(runs) > 1) for one in runs)
     scalars = _scalars(runs)
     body = f'<h2>What stands out</h2><ul class="findings">{items}</ul>{scalars}<h2>Run</h2>{tables}'
     return Section("overview", "Overview", body)
 
 
-def _finding(one: Finding) -> str:
+def _highlight(one: Highlight) -> str:
     link = f' <a href="{safe(one.address)}">show</a>' if one.address else ""
     return f'<li class="{one.tone}">{_short(one.text, 600)}{link}</li>'
 

@@ -625,7 +625,7 @@ static PyType_Slot followed_slots[] = {
     {Py_tp_getset, followed_properties}, LIFE_SLOTS(Followed), {0, NULL},
 };
 
-/* ------------------------------------------------- Steps and CallNumbers, as hooks.call_numbers */
+/* ------------------------------------------- StepCounter and CallNumbers, as hooks.call_numbers */
 
 typedef struct {
     PyObject_HEAD
@@ -636,6 +636,10 @@ LIFE(Steps, STEPS)
 
 static PyObject *steps_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
     (void)arguments, (void)keywords;
+    if (!current_task) {
+        PyErr_SetString(PyExc_RuntimeError, "bind_calls comes first");
+        return NULL;
+    }
     MAKE(Steps, type)
     PyObject_GC_Track((PyObject *)self);
     return (PyObject *)self;
@@ -769,9 +773,9 @@ LIFE(Leaving, LEAVING)
 static PyObject *leaving_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
     PyObject *given[8];
     (void)keywords;
-    if (!PyArg_ParseTuple(arguments, "OO!OOO!OOO!:Leaving", given, &PySet_Type, given + 1,
-                          given + 2, given + 3, numbers_type, given + 4, given + 5, given + 6,
-                          gradients_type, given + 7))
+    if (!PyArg_ParseTuple(arguments, "OO!OOOOOO!:Leaving", given, &PySet_Type, given + 1,
+                          given + 2, given + 3, given + 4, given + 5, given + 6, gradients_type,
+                          given + 7))
         return NULL;
     for (int i = 5; i < 7; i++) {
         if (given[i] != Py_None && Py_TYPE(given[i]) != state_type) {
@@ -938,7 +942,9 @@ static int take_output(Leaving *self, PyObject *output, PyObject *node, PyObject
         state->seen |= plain == 1;
     }
     if (plain == 1) {
-        call = PyLong_FromLongLong(next_number((Numbers *)self->calls));
+        call = Py_TYPE(self->calls) == numbers_type
+                   ? PyLong_FromLongLong(next_number((Numbers *)self->calls))
+                   : PyIter_Next(self->calls);
         plain = call ? 1 : -1;
     }
     if (plain == 1 && self->gradient && expect(self, output, node, table, step, call, of_view))
@@ -1083,7 +1089,7 @@ int torchtap_add_calls(PyObject *module) {
         ROW("Gradients", Gradients, gradients_type, gradients_slots, 0),
         ROW("Arrival", Arrival, arrival_type, arrival_slots, own),
         ROW("FollowedView", Followed, followed_type, followed_slots, own),
-        ROW("Steps", Steps, steps_type, steps_slots, 0),
+        ROW("StepCounter", Steps, steps_type, steps_slots, 0),
         ROW("CallNumbers", Numbers, numbers_type, numbers_slots, own),
         ROW("Leaving", Leaving, leaving_type, leaving_slots, 0),
     };
