@@ -22,7 +22,7 @@ from torchtap.hooks.module_hook import NativeHook
 from torchtap.stats.kernels import native
 from torchtap.testing import Net, Specimen, default_loss, zoo
 
-if not native.can_take_calls():
+if not native.takes_calls():
     pytest.skip("the native kernel was not built", allow_module_level=True)
 
 NUM_STEPS = 3
@@ -35,7 +35,7 @@ def tallies(w: tt.Watch) -> dict[str, tuple[Any, ...]]:
     """Return the counts of each site, and of each module."""
     found: dict[str, tuple[Any, ...]] = {}
     for path, tap in w._engine.hooks.taps.items():
-        found[f"{path} itself"] = (tap.has_run, tap.has_trained, next(tap.calls))
+        found[f"{path} itself"] = (tap.has_run, tap.has_trained, next(tap.call_numbers))
         for (port, leaf), state in tap.states.items():
             if state is not None:
                 counts = state.expected, state.received, state.seen, state.reason, state.copies

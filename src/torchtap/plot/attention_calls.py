@@ -25,7 +25,7 @@ from torchtap.core.torch_private import is_compiled_module
 from torchtap.core.tree import argument_leaves
 from torchtap.hooks.call_follower import CallFollower, CallStack, FollowedCall
 from torchtap.hooks.module_hook import TapHook, run_as_it_is
-from torchtap.hooks.site_state import Tap
+from torchtap.hooks.tap import Tap
 
 RECOMPUTED, GIVEN = "recomputed from q and k", "as the model computed them"
 COMPILED = "it is compiled, and what runs in it is not seen: give the model before torch.compile"
@@ -213,10 +213,10 @@ class _Watcher:
         operands = list(args[1:] if name == "einsum" else args[:1])
         if operands and isinstance(operands[0], list | tuple):
             operands = list(operands[0])
-        for one in operands:
-            found = self._softmaxes.pop(id(one), None)
-            if found is not None:
-                self._add(self._by_heads(found[1]), GIVEN)
+        for operand in operands:
+            weights = self._softmaxes.pop(id(operand), None)
+            if weights is not None:
+                self._add(self._by_heads(weights[1]), GIVEN)
 
     def _by_heads(self, weights: Tensor) -> Tensor:
         """``[B, heads, L, S]``, where batch and heads may be one dimension."""

@@ -66,8 +66,8 @@ class RunSteps:
         Args:
             site: which.
             name: of a number, such as ``l2``, ``p99`` or ``update_ratio``: as the columns of
-                :meth:`table` and ``to_frame()``, which docs/statistics.md lists. Or of a further
-                statistic (``cosine``), or of a part of its result (``units.zeros``, one
+                :meth:`table` and ``to_frame()``, which docs/guides/statistics.md lists. Or of a
+                further statistic (``cosine``), or of a part of its result (``units.zeros``, one
                 ``float64[slices]`` per step).
             phase: as in :meth:`stats`.
 

@@ -30,8 +30,8 @@ from torchtap.hooks.checkpoint_calls import note_copy
 from torchtap.hooks.graph_edges import num_casts
 from torchtap.hooks.marks import open_editors, open_engines
 from torchtap.hooks.module_hook import keep_dynamo_out
+from torchtap.hooks.saved_hooks_scope import ThreadState
 from torchtap.hooks.saved_pairs import checked, guarded
-from torchtap.hooks.scope import ThreadState
 from torchtap.saved.evictions import Evictions
 from torchtap.saved.forks import forks
 from torchtap.saved.ledger import Ledger
@@ -300,10 +300,10 @@ class OffloadEngine:
             ticket.join()
         self._ledger.waits.append(time.perf_counter() - start)
         is_as_packed = layout is block.layout and layout.is_plain
-        found = elements if is_as_packed else restored(elements, layout)
+        tensor = elements if is_as_packed else restored(elements, layout)
         if open_engines or open_editors:  # They know by its memory what a checkpoint begins with.
-            note_copy(found, block.memory)
-        return found
+            note_copy(tensor, block.memory)
+        return tensor
 
     # ------------------------------------------------------------------ steps, forks, the end
 

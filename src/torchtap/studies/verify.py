@@ -65,6 +65,12 @@ class Verification(Printed):
         hollow: why the comparison proves nothing, although nothing in it is wrong.
         notes: how the model was run where that is not as it was given.
         no_gradients: why no gradient is among what was proved; empty where one is.
+
+    Example:
+        >>> import torch, torchtap as tt
+        >>> verdict = tt.verify(torch.nn.Linear(2, 1), torch.ones(3, 2))
+        >>> bool(verdict), verdict.wrong
+        (True, ())
     """
 
     model: str
@@ -105,7 +111,7 @@ def verify(
 
     Modules that are compiled with ``torch.compile`` run uncompiled here, since there are no modules
     in a compiled graph whose values plain hooks could confirm. Edits are not part of the proof:
-    what one that changes nothing may change stands in ``docs/editing.md``.
+    what one that changes nothing may change stands in ``docs/guides/editing.md``.
 
     Args:
         model: the model, in the mode (train or eval) that you want to verify.

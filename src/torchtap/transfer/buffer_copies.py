@@ -17,9 +17,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from torchtap.hooks.call_follower import CallFollower, FollowedCall
-from torchtap.hooks.module_handle import Handle
+from torchtap.hooks.hidden_handle import HiddenHandle
 from torchtap.hooks.module_hook import EDITS, NEEDED, ModuleHook, keep_dynamo_out
-from torchtap.hooks.site_state import Tap
+from torchtap.hooks.tap import Tap
 
 
 class _CallWithCopies(FollowedCall):
@@ -69,7 +69,7 @@ class BufferCopies:
             module.register_state_dict_pre_hook(settle),  # type: ignore[no-untyped-call]
             module.register_load_state_dict_pre_hook(settle),  # type: ignore[no-untyped-call]
         ]
-        self._follower.hold(map(Handle, made))
+        self._follower.hold(map(HiddenHandle, made))
         _everywhere.add(self)
 
     def enter(self, module: nn.Module, caller: FrameType) -> None:
@@ -77,8 +77,8 @@ class BufferCopies:
         self.settle(id(module))
         lent = self._lent.get(id(module))
         if lent is None:
-            found = {name: module._buffers.get(name) for name in self._names}
-            own = {name: buffer for name, buffer in found.items() if buffer is not None}
+            own_buffers = {name: module._buffers.get(name) for name in self._names}
+            own = {name: buffer for name, buffer in own_buffers.items() if buffer is not None}
             lent = self._lent[id(module)] = _Lent(module, own)
         # One copy for a buffer that stands under two names, so that they stay one.
         made = {id(buffer): buffer.clone() for buffer in lent.originals.values()}

@@ -3,7 +3,7 @@
 Each file has a table ``SITUATIONS``: name of a message (:mod:`torchtap.failures.messages`)
 -> a :class:`~torchtap.failures.situation_row.SituationRow`, or a function where the sentence has to
 be computed. A new situation is a pattern there, a row here, and a program in
-``tests/support/error_programs``, from which ``docs/errors/`` is made.
+``tests/support/error_programs``, from which ``docs/reference/errors/`` is made.
 """
 
 from __future__ import annotations
