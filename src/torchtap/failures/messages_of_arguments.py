@@ -91,7 +91,7 @@ LAYERS: dict[str, str] = {
     r"(?P<dim>-?\d+)! Mismatching argument at index \d+ had torch\.Size\((?P<shape>\[.*?\])\); but "
     r"expected shape should be broadcastable to (?P<wanted>\[.*?\])",
 }
-"""Of layers, attentions, pictures and losses."""
+"""Messages of layers, attentions, pictures and losses."""
 TENSORS: dict[str, str] = {
     "vectors alone": r"1D tensors expected, but got (?P<given>\d)D and (?P<other>\d)D tensors",
     "columns of distances": r"X1 and X2 must have the same number of columns\. X1: (?P<a>\d+) X2: "
@@ -200,6 +200,6 @@ TENSORS: dict[str, str] = {
     "shape of a nested tensor": r"Internal error: NestedTensorImpl doesn't support sizes",
     "not deterministic": r"(?P<op>\S+) does not have a deterministic implementation, but you set",
 }
-"""Of operations, and of functions that make tensors."""
+"""Messages of operations, and of functions that make tensors."""
 ARGUMENTS: dict[str, str] = {**LAYERS, **TENSORS}
 """Name -> what a message begins with; behind those of :mod:`torchtap.failures.messages`."""

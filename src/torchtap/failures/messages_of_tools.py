@@ -69,7 +69,7 @@ OBJECTS: dict[str, str] = {
     r" than the number of parameters to prune=(?P<most>\d+))",
     "normed twice": r"Cannot register two weight_norm hooks on the same parameter (?P<name>\w+)",
 }
-"""Of modules, their members, files and names."""
+"""Messages of modules, their members, files and names."""
 TRAINING: dict[str, str] = {
     "closure without a loss": r"float\(\) argument must be a string or a real number, not "
     r"'NoneType'",
@@ -97,7 +97,7 @@ TRAINING: dict[str, str] = {
     "loss of a scaler": r"outputs must be a Tensor or an iterable of Tensors",
     "update without scale": r"Attempted update but _scale is None",
 }
-"""Of optimizers, schedulers and scalers."""
+"""Messages of optimizers, schedulers and scalers."""
 DATA: dict[str, str] = {
     "number of a loader": r"(?P<what>batch_size|num_samples) should be a positive integer value, "
     r"but got \w+=(?P<given>\S+)",
@@ -115,7 +115,7 @@ DATA: dict[str, str] = {
     "rank out of range": r"Invalid rank (?P<given>-?\d+), rank should be in the interval \[0, "
     r"(?P<last>\d+)\]",
 }
-"""Of data sets and loaders."""
+"""Messages of data sets and loaders."""
 TRANSFORMS: dict[str, str] = {
     "outputs of a gradient": r"(grad_and_value\(f\)\(\*args\): )?Expected f\(\*args\) to return a "
     r"Tensor, got <class '(?P<given>\w+)'>",
@@ -160,7 +160,7 @@ TRANSFORMS: dict[str, str] = {
     "fake tensors that do not fit": r"RuntimeError when making fake tensor call[\s\S]*got "
     r"\w+\(['\"](?P<why>.*?)['\"]\)",
 }
-"""Of torch.func, TorchScript, torch.export and torch.fx."""
+"""Messages of torch.func, TorchScript, torch.export and torch.fx."""
 RANKS: dict[str, str] = {
     "variable of a rank": r"Error initializing torch\.distributed using env:// rendezvous: "
     r"environment variable (?P<name>\w+) expected, but not set",
@@ -183,6 +183,6 @@ RANKS: dict[str, str] = {
     "models of ranks": r"DDP expects same model across all ranks, but Rank (?P<rank>\d+) has "
     r"(?P<given>\d+) params, while rank (?P<other>\d+) has inconsistent (?P<wanted>\d+) params",
 }
-"""Of processes that train together."""
+"""Messages of processes that train together."""
 TOOLS: dict[str, str] = {**OBJECTS, **TRAINING, **DATA, **TRANSFORMS, **RANKS}
 """Name -> what a message begins with; behind those of :mod:`torchtap.failures.messages`."""

@@ -185,7 +185,7 @@ def _binary_size(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
 
 
 def _classes_given(scores: Any, target: Any) -> Mapping[str, Any]:
-    """Whether a target has a whole number for each row of several scores."""
+    """Say whether a target has a whole number for each row of several scores."""
     is_pair = isinstance(scores, Tensor) and isinstance(target, Tensor)
     if not is_pair or scores.dim() != 2 or target.numel() != len(scores) or scores.shape[1] < 2:
         return {"classes": "", "is_class": False}

@@ -75,7 +75,7 @@ def _member(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
 
 
 def _pickled(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    """What cannot be pickled, and what it was pickled for: a file or a worker."""
+    """Say what cannot be pickled, and what it was pickled for: a file or a worker."""
     is_file = any(one.code.co_name == "save" for one in failure.frames if one.is_torch)
     name = found["local"] or found["function"] or found["other"] or ""
     is_lambda = "<lambda>" in name

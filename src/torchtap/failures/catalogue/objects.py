@@ -70,7 +70,7 @@ def _iterated(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
 
 
 def _state(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    """Whether a dict is a state that was loaded, or a batch whose tensors are meant."""
+    """Say whether a dict is a state that was loaded, or a batch whose tensors are meant."""
     frame, node = _expression(failure)
     base = node.value if isinstance(node, ast.Attribute) else getattr(node, "func", None)
     if isinstance(base, ast.Attribute) and found["name"] == base.attr:
@@ -133,7 +133,7 @@ def _missing(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
 
 
 def _made(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    """Whether a module was made with the tensors that it is to be called with."""
+    """Say whether a module was made with the tensors that it is to be called with."""
     frame, node = _expression(failure)
     values = [frame.value_of(one) for one in getattr(node, "args", [])]
     text = written(node.func, frame.file) if isinstance(node, ast.Call) else found["kind"]
@@ -154,7 +154,7 @@ def _made(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
 
 
 def unpacked(failure: Failure) -> tuple[str, Any]:
-    """What was to be unpacked: ``loader`` or ``tensor``, and the value; empty if neither."""
+    """Return what was to be unpacked: ``loader`` or ``tensor``, and the value; empty if neither."""
     frame, node = _expression(failure)
     if not frame.is_user or frame is not failure.frames[-1] or frame.function is None:
         return "", None
@@ -205,7 +205,7 @@ def none_handed_over(failure: Failure) -> str:
 
 
 def _none(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    """Which of the program's values is None, and the module that returned it."""
+    """Say which of the program's values is None, and the module that returned it."""
     frame, node = _expression(failure)
     given = [one for one in getattr(node, "args", []) if frame.value_of(one) is None]
     text = written(given[0], frame.file) if len(given) == 1 else ""

@@ -58,7 +58,7 @@ def _mode(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
 
 
 def _points(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    """Which dimension a grid or a picture lacks, where its other sizes tell."""
+    """Say which dimension a grid or a picture lacks, where its other sizes tell."""
     picture, grid = ([int(one) for one in re.findall(r"\d+", found[key])] for key in _BOTH)
     is_less = len(grid) == len(picture) - 1
     has_batch = is_less and grid[0] == picture[0]

@@ -62,7 +62,7 @@ def _sizes(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
 
 
 def _indexed(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    """What is indexed, and what made it lose its dimensions."""
+    """Say what is indexed, and what made it lose its dimensions."""
     frame = failure.user
     node = None if frame is None else frame.expression
     if frame is None or not isinstance(node, ast.Subscript):
@@ -205,7 +205,7 @@ def _formatted(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
 
 
 def _base(failure: Failure) -> str:
-    """What an operator or a format of the program takes first, as it is written."""
+    """Return what an operator or a format of the program takes first, as it is written."""
     frame = failure.user
     node = None if frame is None else frame.expression
     match node:
@@ -220,7 +220,7 @@ def _base(failure: Failure) -> str:
 
 
 def _moved(failure: Failure) -> str:
-    """What a method of the program's call was called on, as it is written."""
+    """Return what a method of the program's call was called on, as it is written."""
     frame = failure.user
     node = None if frame is None else frame.expression
     called = node.func if isinstance(node, ast.Call) else None
