@@ -211,6 +211,14 @@ def mean_ablate(
 
     Raises:
         InputError: an argument does not fit.
+
+    Example:
+        >>> import torch, torchtap as tt
+        >>> relu = torch.nn.ReLU()
+        >>> with tt.edit(relu, ".", tt.edits.mean_ablate()):  # The mean of the batch.
+        ...     relu(torch.tensor([[1.0], [3.0]]))
+        tensor([[2.],
+                [2.]])
     """
     is_source = isinstance(source, Tensor | Mapping | Recorded | None)
     expected = "a run (watch.run, tt.open(path)), a mapping from sites to means, or a tensor"

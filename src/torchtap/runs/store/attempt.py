@@ -295,9 +295,9 @@ class AttemptWriter:
 
 
 def _write_index(folder: Path, journal: JournalWriter) -> dict[str, int]:
-    found = journal.stream.batches(folder / JOURNAL)
-    index = index_of([batch for batch, _ in found])
-    return write_index(folder / INDEX, index, [info for _, info in found])
+    batches = journal.stream.batches(folder / JOURNAL)
+    index = index_of([batch for batch, _ in batches])
+    return write_index(folder / INDEX, index, [info for _, info in batches])
 
 
 def _sync_folders(*folders: Path) -> None:
