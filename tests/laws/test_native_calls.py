@@ -306,7 +306,7 @@ def test_views_that_are_overwritten_leave_the_same(
 
 @pytest.mark.parametrize("seed", range(20))
 def test_calls_are_numbered_the_same(seed: int) -> None:
-    """Of a module that calls itself, in two threads, and is left by an interrupt now and then."""
+    """The module calls itself, in two threads, and is left by an interrupt now and then."""
     drawn = random.Random(seed)
     steps = StepCounter(), new_step_counter()
     counts = [one.new_numbers() for one in steps]

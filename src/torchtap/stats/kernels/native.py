@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 _INTERFACE = 2
-"""Of the binary to this file; ``calls.h`` has the same number."""
+"""The binary has the same number, from ``calls.h``, or it was built from other sources."""
 _STALE = (
     "torchtap's native kernel was built from other sources, and stock operations measure instead, "
     "which takes longer. Build again: python -m pip install --no-build-isolation --editable ."
