@@ -110,7 +110,7 @@ def test_a_program_that_reads_finds_every_page_of_the_text_for_it(site: Path) ->
 
 
 def test_the_reference_shows_signatures_types_and_source(site: Path) -> None:
-    page = (site / "reference" / "watching.html").read_text()
+    page = (site / "reference" / "api" / "watching.html").read_text()
     text = re.sub(r"<[^>]+>", "", page.partition('id="torchtap.watch"')[2])
     assert re.match(r"[^(]*watch\(\s*model: Module,", text)
     assert "_modules/torchtap/capture/watch.html#watch" in page
@@ -119,7 +119,7 @@ def test_the_reference_shows_signatures_types_and_source(site: Path) -> None:
 def test_every_command_is_in_the_reference(site: Path) -> None:
     from torchtap.cli.app import cli
 
-    page = (site / "reference" / "command_line.html").read_text()
+    page = (site / "reference" / "commands.html").read_text()
     for name, command in cli.commands.items():
         assert command.hidden or f"torchtap {name}</" in page or f"torchtap {name}<" in page
 

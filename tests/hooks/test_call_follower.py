@@ -12,7 +12,7 @@ from torch import nn
 
 from torchtap.hooks.call_follower import CallFollower, EntryHook, FollowedCall
 from torchtap.hooks.module_hook import TapHook
-from torchtap.hooks.site_state import Tap
+from torchtap.hooks.tap import Tap
 from torchtap.testing import Net
 
 Calls = CallFollower[FollowedCall]

@@ -35,7 +35,7 @@ def tallies(w: tt.Watch) -> dict[str, tuple[Any, ...]]:
     """Return the counts of each site, and of each module."""
     found: dict[str, tuple[Any, ...]] = {}
     for path, tap in w._engine.hooks.taps.items():
-        found[f"{path} itself"] = (tap.has_run, tap.has_trained, next(tap.calls))
+        found[f"{path} itself"] = (tap.has_run, tap.has_trained, next(tap.call_numbers))
         for (port, leaf), state in tap.states.items():
             if state is not None:
                 counts = state.expected, state.received, state.seen, state.reason, state.copies

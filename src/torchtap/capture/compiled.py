@@ -31,8 +31,8 @@ from torchtap.core.torch_private import (
 from torchtap.core.tree import Unseen, argument_leaves, leaves
 from torchtap.hooks.marks import open_engines
 from torchtap.hooks.module_hook import Keywords, run_as_it_is
-from torchtap.hooks.module_hooks import CallCounter
-from torchtap.hooks.site_state import RETURNED, TAKEN, Tap
+from torchtap.hooks.tap import RETURNED, TAKEN, Tap
+from torchtap.hooks.tap_follower import CallCounter
 
 if TYPE_CHECKING:
     from torchtap.core.plan import Filter

@@ -26,7 +26,7 @@ from torchtap.core.torch_private import (
     set_grad_enabled,
     without_autocast,
 )
-from torchtap.hooks.site_state import Meter
+from torchtap.hooks.tap import Meter
 from torchtap.runs.about import About
 from torchtap.runs.memory import Memory
 from torchtap.runs.records import LiveRecords

@@ -17,7 +17,7 @@ from torchtap.core.ports import FLOW_PORTS, STATE_PORTS
 from torchtap.core.site import Site
 from torchtap.core.text import plural
 from torchtap.core.torch_private import imported_dynamo, is_compiled_module
-from torchtap.hooks.site_state import SiteState, Tap
+from torchtap.hooks.tap import SiteState, Tap
 from torchtap.runs.records import overwritten
 
 if TYPE_CHECKING:

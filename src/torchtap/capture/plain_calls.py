@@ -25,7 +25,7 @@ from torchtap.core.torch_private import (
 )
 from torchtap.hooks.followed_views import FollowedView, ViewState
 from torchtap.hooks.module_hook import NativeHook
-from torchtap.hooks.site_state import GradHook, SiteState
+from torchtap.hooks.tap import GradHook, SiteState
 from torchtap.stats.kernels import native
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def plainly(hook: PostForward, listener: Listener) -> PostForward | NativeHook:
     is_metered = states and all(isinstance(one.meter, native.kernel().Meter) for one in states)
     if not is_metered:
         return hook
-    running, calls = listener.hooks.running, tap.calls
+    running, calls = listener.hooks.running, tap.call_numbers
     leaving = native.kernel().Leaving(
         listener,
         listener.busy,

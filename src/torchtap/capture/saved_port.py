@@ -17,7 +17,7 @@ from torchtap.core.tensors import storage_id
 from torchtap.core.torch_nodes import COMPILED
 from torchtap.hooks.graph_edges import Node, num_casts
 from torchtap.hooks.saved_slots import SavedSlots, holds_any, unpacking_hook
-from torchtap.hooks.site_state import SiteState, Tap
+from torchtap.hooks.tap import SiteState, Tap
 
 PARAMETER = "parameter"
 """Label of a saved tensor that shares the memory of a parameter: it costs nothing more."""

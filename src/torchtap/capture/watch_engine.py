@@ -24,9 +24,9 @@ from torchtap.core.module_paths import Places
 from torchtap.core.ports import STATE_PORTS
 from torchtap.core.site import Site
 from torchtap.hooks.calls import outermost_parts
-from torchtap.hooks.guards import shared_number
+from torchtap.hooks.dynamo_hooks import shared_number
 from torchtap.hooks.marks import open_engines
-from torchtap.hooks.module_hooks import CallCounter
+from torchtap.hooks.tap_follower import CallCounter
 
 if TYPE_CHECKING:
     from torchtap.core.plan import Plan

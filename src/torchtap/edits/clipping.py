@@ -15,7 +15,7 @@ from torchtap.edits.edit_counts import EditCounts
 from torchtap.hooks.held_params import is_held
 from torchtap.hooks.optimizer_hooks import has_closure, listen_to_optimizers
 from torchtap.hooks.param_hooks import tapped_params
-from torchtap.hooks.site_state import SiteState, Tap
+from torchtap.hooks.tap import SiteState, Tap
 
 if TYPE_CHECKING:
     from torchtap.core.plan import Plan

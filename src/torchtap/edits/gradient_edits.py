@@ -21,7 +21,7 @@ from torchtap.hooks.calls import number_in_report
 from torchtap.hooks.followed_views import FollowedViews, ViewState, can_be_followed
 from torchtap.hooks.graph_edges import EDITED, Geometry
 from torchtap.hooks.module_hook import keep_dynamo_out
-from torchtap.hooks.site_state import EditGradHook, GradHook, SiteState
+from torchtap.hooks.tap import EditGradHook, GradHook, SiteState
 from torchtap.hooks.tensor_hooks import TensorHooks, put_gradient
 
 _TWO_PARTS = (

@@ -12,7 +12,7 @@ from torchtap.core.ports import BY_NAME, STATE_PORTS
 from torchtap.core.site import Pattern, Site
 from torchtap.edits.clipping import Clipping
 from torchtap.edits.edit_engine import EditEngine
-from torchtap.hooks.site_state import SiteState, Tap
+from torchtap.hooks.tap import SiteState, Tap
 
 OneEdit = EditEngine | Clipping
 

@@ -13,7 +13,7 @@ from torchtap.core.errors import EditError
 from torchtap.core.tree import leaves
 from torchtap.hooks.graph_edges import Node
 from torchtap.hooks.module_hook import keep_dynamo_out
-from torchtap.hooks.site_state import SiteState, Tap
+from torchtap.hooks.tap import SiteState, Tap
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from torchtap.core.tree import argument_leaves
 from torchtap.explain.logits import class_dim_of
 from torchtap.explain.target import Target, refuse_other_rows
 from torchtap.explain.target_site import value_at
-from torchtap.hooks.guards import HookGuards
+from torchtap.hooks.dynamo_hooks import DynamoHookSetting
 from torchtap.hooks.uncompiled import uncompiled
 
 _NO_INPUTS: Mapping[str, Tensor] = MappingProxyType({})
@@ -143,7 +143,7 @@ class Subject:
 
         Compiled modules run uncompiled, since compiled graphs call no hooks.
         """
-        guards = HookGuards()
+        setting = DynamoHookSetting()
         with ExitStack() as stack:
             stack.enter_context(torch.inference_mode(False))
             stack.enter_context(torch.enable_grad())
@@ -152,8 +152,8 @@ class Subject:
             tables = [module._parameters.values() for module in self.modules.values()]
             params = [one for table in tables for one in table if one is not None]
             stack.enter_context(gradients_set_aside(params))
-            guards.hold()
-            stack.callback(guards.release)
+            setting.hold()
+            stack.callback(setting.release)
             stack.enter_context(walked_once(self.model))
             self._rewind = stack.enter_context(preserved(self.modules, self.args, self.kwargs))
             self._is_fresh = True

@@ -36,7 +36,7 @@ from torchtap.graphs.nodes import (
 )
 from torchtap.hooks.call_follower import CallFollower, CallStack, FollowedCall
 from torchtap.hooks.module_hook import TapHook, run_as_it_is
-from torchtap.hooks.site_state import Tap
+from torchtap.hooks.tap import Tap
 
 _LIBRARIES = str(Path(torch.__file__).parent), str(Path(__file__).parents[1])
 

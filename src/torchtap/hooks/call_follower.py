@@ -17,12 +17,12 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from torchtap.core.stack_frames import innermost_frames, is_on_stack
-from torchtap.hooks.fused import FusedEncoderGuard
-from torchtap.hooks.guards import renumber
+from torchtap.hooks.dynamo_hooks import renumber
+from torchtap.hooks.encoder_fast_path import EncoderFastPath
+from torchtap.hooks.hidden_handle import HiddenHandle
 from torchtap.hooks.hook_order import put_by_role
-from torchtap.hooks.module_handle import Handle
 from torchtap.hooks.module_hook import ModuleHook, NativeHook
-from torchtap.hooks.site_state import Tap
+from torchtap.hooks.tap import Tap
 
 
 class FollowedCall:
@@ -119,9 +119,9 @@ class CallFollower(Generic[OneCall]):
         self.running: CallStack[OneCall] = RunningCalls() if running is None else running
         self._before: list[Any] = []
         self._others: list[Any] = []
-        self._on_modules: list[Handle] = []
+        self._on_modules: list[HiddenHandle] = []
         self._are_resting = False
-        self._fused: FusedEncoderGuard | None = None
+        self._fast_path: EncoderFastPath | None = None
 
     def put_on(
         self,
@@ -139,7 +139,7 @@ class CallFollower(Generic[OneCall]):
             before: forward pre-hook.
             after: forward hook.
             number: key of the hooks in the module's tables, see
-                :func:`~torchtap.hooks.guards.shared_number`.
+                :func:`~torchtap.hooks.dynamo_hooks.shared_number`.
             is_first: the pre-hook comes before all others that are on the module now.
 
         Returns:
@@ -161,10 +161,10 @@ class CallFollower(Generic[OneCall]):
             self._others.append(self._kept(handle, module._forward_hooks, number))
         return True
 
-    def _kept(self, made: RemovableHandle, table: Any, number: int | None) -> Handle:
+    def _kept(self, made: RemovableHandle, table: Any, number: int | None) -> HiddenHandle:
         if number is not None:
             renumber(made, number)
-        handle = Handle(made)
+        handle = HiddenHandle(made)
         if table is not None:
             put_by_role(table, handle.id)
         self._on_modules.append(handle)
@@ -177,8 +177,8 @@ class CallFollower(Generic[OneCall]):
             taps: path -> tap of the modules with hooks.
             modules: path -> module.
         """
-        self._fused = FusedEncoderGuard(taps)
-        self._before += self._fused.attach(modules)
+        self._fast_path = EncoderFastPath(taps)
+        self._before += self._fast_path.attach(modules)
 
     def hold(self, handles: Iterable[Any]) -> None:
         """Remove these handles together with the module hooks."""
@@ -205,8 +205,8 @@ class CallFollower(Generic[OneCall]):
         self.remove_pre_hooks()
         _remove(self._others)
         self._on_modules.clear()
-        if self._fused is not None:
-            self._fused.release()
+        if self._fast_path is not None:
+            self._fast_path.release()
 
     def remove_pre_hooks(self) -> None:
         """Remove the pre-hooks. New calls are not followed; running calls still end normally."""

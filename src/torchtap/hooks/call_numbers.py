@@ -9,7 +9,7 @@ from collections import deque
 from torchtap.core.torch_private import current_task
 
 
-class Steps:
+class StepCounter:
     """Counts the steps of one engine, which the numbers of all its taps look at.
 
     Attributes:
@@ -36,7 +36,7 @@ class CallNumbers:
 
     __slots__ = ("_count", "_entered", "_lock", "_step", "_steps")
 
-    def __init__(self, steps: Steps) -> None:
+    def __init__(self, steps: StepCounter) -> None:
         self._steps = steps
         self._lock = threading.Lock()
         self._restart()

@@ -1,6 +1,6 @@
 """A hook of ours on a module, and its role.
 
-A copy or a pickle of a model has none of them, see :mod:`torchtap.hooks.module_handle`. A hook that
+A copy or a pickle of a model has none of them, see :mod:`torchtap.hooks.hidden_handle`. A hook that
 is copied by itself, past its table, becomes a no-op: a bound method of the standard library, so
 that a saved model loads where torchtap is not installed.
 """
@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar
 
 from torchtap.core.torch_private import run_uncompiled
-from torchtap.hooks.site_state import Tap
+from torchtap.hooks.tap import Tap
 
 Owner = TypeVar("Owner")
 

@@ -11,7 +11,7 @@ from torch.utils.hooks import RemovableHandle
 
 from torchtap.core.distributed import sharded_parameters
 from torchtap.core.torch_private import current_task
-from torchtap.hooks.site_state import SiteState, Tap
+from torchtap.hooks.tap import SiteState, Tap
 
 if TYPE_CHECKING:
     from torchtap.core.plan import Plan

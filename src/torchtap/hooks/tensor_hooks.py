@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from torchtap.core.site import Site
-from torchtap.hooks.site_state import EditGradHook, GradHook
+from torchtap.hooks.tap import EditGradHook, GradHook
 
 
 class TensorHooks:

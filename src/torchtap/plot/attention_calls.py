@@ -25,7 +25,7 @@ from torchtap.core.torch_private import is_compiled_module
 from torchtap.core.tree import argument_leaves
 from torchtap.hooks.call_follower import CallFollower, CallStack, FollowedCall
 from torchtap.hooks.module_hook import TapHook, run_as_it_is
-from torchtap.hooks.site_state import Tap
+from torchtap.hooks.tap import Tap
 
 RECOMPUTED, GIVEN = "recomputed from q and k", "as the model computed them"
 COMPILED = "it is compiled, and what runs in it is not seen: give the model before torch.compile"

@@ -30,8 +30,8 @@ from torchtap.hooks.checkpoint_calls import note_copy
 from torchtap.hooks.graph_edges import num_casts
 from torchtap.hooks.marks import open_editors, open_engines
 from torchtap.hooks.module_hook import keep_dynamo_out
+from torchtap.hooks.saved_hooks_scope import ThreadState
 from torchtap.hooks.saved_pairs import checked, guarded
-from torchtap.hooks.scope import ThreadState
 from torchtap.saved.evictions import Evictions
 from torchtap.saved.forks import forks
 from torchtap.saved.ledger import Ledger

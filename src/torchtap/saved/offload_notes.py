@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from torchtap.core.torch_private import imported_dynamo
-from torchtap.hooks.scope import BACKWARD, CHECKPOINT, ModuleScope
+from torchtap.hooks.saved_hooks_scope import BACKWARD, CHECKPOINT, SavedHooksScope
 from torchtap.saved.offload_report import IN_HOST, OffloadReport
 
 _HINTS = {
@@ -22,7 +22,7 @@ _GAINS_NOTHING = (CHECKPOINT, BACKWARD)
 
 def notes_of(
     report: OffloadReport,
-    scope: ModuleScope,
+    scope: SavedHooksScope,
     *,
     keep_last: int,
     budgets: Sequence[int],
@@ -44,7 +44,7 @@ def notes_of(
     ]
 
 
-def _refused(report: OffloadReport, scope: ModuleScope) -> Iterator[str]:
+def _refused(report: OffloadReport, scope: SavedHooksScope) -> Iterator[str]:
     served = [row.path for row in report.rows if row.count]
     known = scope.refused.get(CHECKPOINT, {})
     for reason, paths in scope.refused.items():
@@ -90,7 +90,7 @@ def _never_left(
         )
 
 
-def why_nothing(report: OffloadReport, scope: ModuleScope) -> str | None:
+def why_nothing(report: OffloadReport, scope: SavedHooksScope) -> str | None:
     """Return why nothing was offloaded, if a tensor was saved that another request would move.
 
     Nothing is wrong where nothing ran, where all was small, or on this machine in host memory

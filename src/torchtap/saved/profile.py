@@ -16,8 +16,8 @@ from torchtap.core.plan import make_plan
 from torchtap.core.preserved import gradients_set_aside, preserved
 from torchtap.core.tensors import storage_id
 from torchtap.hooks.graph_edges import num_casts
+from torchtap.hooks.saved_hooks_scope import SavedHooksScope
 from torchtap.hooks.saved_pairs import Guarded, checked, guarded
-from torchtap.hooks.scope import ModuleScope
 from torchtap.saved.buffer_storages import Buffers
 from torchtap.saved.tensor_layout import layout_of
 
@@ -60,7 +60,7 @@ _Packed = tuple[Guarded, str, SavedMemory | None]
 class Profile:
     """One step: which storages autograd saved, when, and when backward used them."""
 
-    def __init__(self, model: nn.Module, min_bytes: int, scope: ModuleScope) -> None:
+    def __init__(self, model: nn.Module, min_bytes: int, scope: SavedHooksScope) -> None:
         self.saved: list[SavedMemory] = []
         self.saves: list[tuple[float, str]] = []
         self.uses: list[tuple[float, str]] = []
@@ -129,7 +129,7 @@ def profile_step(
     Raises:
         InputError: the step saved or used nothing.
     """
-    scope = ModuleScope()
+    scope = SavedHooksScope()
     # The wrapper itself, since the modules in a compiled graph do not run one by one.
     scope.attach(make_plan(model, "*"), {**modules, "": model}, around=True)
     try:

@@ -18,8 +18,8 @@ from torchtap.core.site import Pattern
 from torchtap.core.storages import blocks_of
 from torchtap.core.torch_private import is_compiled_module
 from torchtap.hooks.graph_edges import num_casts
+from torchtap.hooks.saved_hooks_scope import SavedHooksScope
 from torchtap.hooks.saved_pairs import checked, guarded, is_for_checkpoint, make_pair
-from torchtap.hooks.scope import ModuleScope
 from torchtap.saved.buffer_storages import Buffers
 
 
@@ -106,7 +106,7 @@ class SavedMeter:
 
     def __init__(self, modules: Mapping[str, nn.Module], *, hooks: bool) -> None:
         self._hooks = hooks
-        self._scope = ModuleScope()
+        self._scope = SavedHooksScope()
         self._scope.pair = make_pair(self._pack, lambda one: checked(one.guard))
         self._saved: list[weakref.ref[Counted]] = []
         self._of_nodes: list[Counted] = []

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from torchtap.hooks.saved_hooks_scope import SavedHooksScope
 from torchtap.hooks.saved_pairs import Pair, push, remove, top
-from torchtap.hooks.scope import ModuleScope
 
-open_scopes: list[ModuleScope] = []
+open_scopes: list[SavedHooksScope] = []
 """Scopes of all offloads that are on."""
 
 

@@ -24,7 +24,7 @@ from torchtap.core.user_functions import Function
 from torchtap.edits.checked_edit import CheckedEdit
 from torchtap.edits.edit_engine import EditEngine
 from torchtap.edits.edit_request import refuse_asked, refuse_ports
-from torchtap.hooks.guards import HookGuards
+from torchtap.hooks.dynamo_hooks import DynamoHookSetting
 from torchtap.studies.sweep_rows import (
     MixedRowsError,
     RowsEdit,
@@ -204,13 +204,13 @@ class Study:
     @contextmanager
     def restored(self) -> Iterator[None]:
         """Buffers and random state are put back in the end, and for each forward inside."""
-        guards = HookGuards()
-        guards.hold()  # Once, and not for each trial.
+        setting = DynamoHookSetting()
+        setting.hold()  # Once, and not for each trial.
         try:
             with preserved(self.modules, self.args, self.kwargs) as self._rewind:
                 yield
         finally:
-            guards.release()
+            setting.release()
 
 
 def _number(name: str, value: Any) -> float:

@@ -17,9 +17,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from torchtap.hooks.call_follower import CallFollower, FollowedCall
-from torchtap.hooks.module_handle import Handle
+from torchtap.hooks.hidden_handle import HiddenHandle
 from torchtap.hooks.module_hook import EDITS, NEEDED, ModuleHook, keep_dynamo_out
-from torchtap.hooks.site_state import Tap
+from torchtap.hooks.tap import Tap
 
 
 class _CallWithCopies(FollowedCall):
@@ -69,7 +69,7 @@ class BufferCopies:
             module.register_state_dict_pre_hook(settle),  # type: ignore[no-untyped-call]
             module.register_load_state_dict_pre_hook(settle),  # type: ignore[no-untyped-call]
         ]
-        self._follower.hold(map(Handle, made))
+        self._follower.hold(map(HiddenHandle, made))
         _everywhere.add(self)
 
     def enter(self, module: nn.Module, caller: FrameType) -> None:

@@ -16,7 +16,7 @@ from torchtap.core.errors import EditError
 from torchtap.core.site import Site
 from torchtap.hooks.held_params import holders
 from torchtap.hooks.optimizer_hooks import has_closure, listen_to_optimizers
-from torchtap.hooks.site_state import Tap
+from torchtap.hooks.tap import Tap
 from torchtap.transfer.buffer_copies import BufferCopies
 
 if TYPE_CHECKING:

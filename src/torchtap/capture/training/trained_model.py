@@ -15,7 +15,7 @@ from torchtap.capture.watch_handle import Watch
 from torchtap.core.module_paths import modules_of, unwrapped
 from torchtap.hooks.call_follower import CallFollower, EntryHook
 from torchtap.hooks.calls import outermost_parts
-from torchtap.hooks.guards import shared_number
+from torchtap.hooks.dynamo_hooks import shared_number
 from torchtap.hooks.module_hook import keep_dynamo_out
 
 Entered = Callable[["TrainedModel", nn.Module], None]

@@ -34,7 +34,7 @@ from torchtap.diagnosis.calls.standalone.run_again import (
 )
 from torchtap.hooks.graph_edges import BoundaryEdge, boundary_edges, edge_of, input_edges
 from torchtap.hooks.module_hook import keep_dynamo_out
-from torchtap.hooks.site_state import GradHook
+from torchtap.hooks.tap import GradHook
 
 _BY_MEMORY = (
     "it wrote into a view, and gradients came into the call by that memory, not by an output; "

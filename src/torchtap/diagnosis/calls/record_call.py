@@ -22,7 +22,7 @@ from torchtap.diagnosis.calls.call import Call
 from torchtap.diagnosis.calls.call_gradients import CallGradients, accumulated
 from torchtap.diagnosis.calls.capture import Capture, Captured
 from torchtap.diagnosis.calls.standalone.surroundings import without_autocast
-from torchtap.hooks.fused import REASON
+from torchtap.hooks.encoder_fast_path import REASON
 from torchtap.hooks.uncompiled import uncompiled
 
 _OF_EVERY_MODULE = frozenset(vars(nn.Module())) - {"training"}

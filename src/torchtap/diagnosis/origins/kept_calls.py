@@ -29,7 +29,7 @@ from torchtap.diagnosis.origins.values import tensors_of
 from torchtap.hooks.call_follower import CallFollower, FollowedCall
 from torchtap.hooks.calls import outermost_parts
 from torchtap.hooks.module_hook import Keywords, TapHook, keep_dynamo_out
-from torchtap.hooks.site_state import GradHook, Tap
+from torchtap.hooks.tap import GradHook, Tap
 
 Autocast = tuple[str, bool, torch.dtype]
 

@@ -11,9 +11,9 @@ from torchtap.core.module_paths import modules_of
 from torchtap.core.record import FORWARD
 from torchtap.core.torch_private import sequence_number
 from torchtap.hooks.call_follower import CallFollower, FollowedCall
-from torchtap.hooks.calls import Numbering
+from torchtap.hooks.calls import CallIdentifier
 from torchtap.hooks.module_hook import Keywords, TapHook
-from torchtap.hooks.site_state import Tap
+from torchtap.hooks.tap import Tap
 
 
 class Place(NamedTuple):
@@ -54,7 +54,7 @@ class ModuleCalls:
     def __init__(self, model: nn.Module) -> None:
         self._modules, _ = modules_of(model)
         self._follower: CallFollower[_RunningCall] = CallFollower()
-        self._numbering = Numbering()
+        self._identifier = CallIdentifier()
         self._spans: list[_Span] = []
         self._forward_end = 0
         self.were_any = False
@@ -76,8 +76,8 @@ class ModuleCalls:
         self.were_any = True
         stack = self._follower.running.stack
         if not stack:
-            self._numbering.enter_model()
-        number, phase = self._numbering.number(tap, args, kwargs)
+            self._identifier.enter_model()
+        number, phase = self._identifier.identify(tap, args, kwargs)
         stack.append(_RunningCall(tap, Place(tap.path or ".", max(number, 0), phase)))
 
     def leave(self, tap: Tap) -> None:

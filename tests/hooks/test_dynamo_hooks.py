@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import torchtap as tt
-from torchtap.hooks.guards import HookGuards
+from torchtap.hooks.dynamo_hooks import DynamoHookSetting
 
 
 def skips() -> bool:
@@ -92,17 +92,17 @@ def test_threads_that_enter_a_model_at_once_ask_once() -> None:
     sys.setswitchinterval(1e-6)
     try:
         for _ in range(300):
-            guards, start = HookGuards(), threading.Barrier(4)
+            setting, start = DynamoHookSetting(), threading.Barrier(4)
             threads = [
-                threading.Thread(target=lambda g=guards, s=start: (s.wait(), g.hold()))
+                threading.Thread(target=lambda held=setting, s=start: (s.wait(), held.hold()))
                 for _ in range(4)
             ]
             for thread in threads:
                 thread.start()
             for thread in threads:
                 thread.join()
-            guards.release()
-            guards.hold()  # By a call that was running when the watch was closed.
+            setting.release()
+            setting.hold()  # By a call that was running when the watch was closed.
             assert skips() is before
     finally:
         sys.setswitchinterval(interval)

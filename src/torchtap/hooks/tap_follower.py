@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 from torchtap.hooks.call_follower import CallFollower
-from torchtap.hooks.call_numbers import Steps
-from torchtap.hooks.calls import Call, Numbering, may_call_itself
-from torchtap.hooks.guards import HookGuards
+from torchtap.hooks.call_numbers import StepCounter
+from torchtap.hooks.calls import Call, CallIdentifier, may_call_itself
+from torchtap.hooks.dynamo_hooks import DynamoHookSetting
 from torchtap.hooks.module_hook import VALUES, ModuleHook, NativeHook, TapHook, keep_dynamo_out
-from torchtap.hooks.site_state import Tap
+from torchtap.hooks.tap import Tap
 
 if TYPE_CHECKING:
     from torchtap.core.plan import Plan
@@ -40,13 +40,13 @@ class CallCounter(TapHook[Countable]):
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         if self.owner.recording:
-            self.tap.calls.enter()
+            self.tap.call_numbers.enter()
 
 
 OneCall = TypeVar("OneCall", bound=Call)
 
 
-class ModuleHooks(CallFollower[OneCall]):
+class TapFollower(CallFollower[OneCall]):
     """The hooks of one engine on the modules of a model, and the calls that they follow.
 
     Args:
@@ -58,20 +58,20 @@ class ModuleHooks(CallFollower[OneCall]):
         root: tap of the model itself; followed even if no site of it is selected.
         marks: name -> tap of the marks that were reached, ``None`` if not wanted.
         shadowed_marks: marks without a tap because a module has the same name.
-        numbering: of calls within the step.
-        guards: let code that is compiled from now on depend on hooks.
+        identifier: tells number and phase of each call within the step.
+        dynamo_setting: lets code that is compiled from now on depend on hooks.
     """
 
     def __init__(self, plan: Plan, make_tap: Callable[..., Tap] = Tap) -> None:
         super().__init__()
-        self._steps = Steps()
+        self._steps = StepCounter()
         self._make_tap = partial(make_tap, steps=self._steps)
         self.taps = {one.path: self._make_tap(one.path, one.filters) for one in plan.taps}
         self.root = self.taps.get("") or self._make_tap("", {})
         self.marks: dict[str, Tap | None] = {}
         self.shadowed_marks: set[str] = set()
-        self.numbering = Numbering()
-        self.guards = HookGuards()
+        self.identifier = CallIdentifier()
+        self.dynamo_setting = DynamoHookSetting()
         self._plan = plan
 
     # ------------------------------------------------------------------ on, step, off
@@ -114,19 +114,19 @@ class ModuleHooks(CallFollower[OneCall]):
 
     def restart(self) -> None:
         """Begin a step: no call is running, and calls are numbered from 0."""
-        self.numbering.restart()
+        self.identifier.restart()
         self.running.stack.clear()
         self._steps.current += 1
 
     def rest(self) -> None:
         """Take the hooks out of their tables; code that is compiled meanwhile depends on that."""
-        self.guards.hold_in_time()
+        self.dynamo_setting.hold_in_time()
         super().rest()
 
     def release(self) -> None:
         """Take every hook off."""
         super().release()
-        self.guards.release()
+        self.dynamo_setting.release()
         self.running.stack.clear()
 
     # ------------------------------------------------------------------ marks

@@ -1,8 +1,8 @@
 """The handle of a hook of ours on a module: copies show none of them, and hooks can rest.
 
 ``copy.deepcopy`` and pickle ask an object itself how it is copied before they ask its class. So
-while a hook table of a module holds a hook of ours (:class:`Handle`), the table answers as its twin
-without ours would.
+while a hook table of a module holds a hook of ours (:class:`HiddenHandle`), the table answers as
+its twin without ours would.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _OWN_NAMES = ("__deepcopy__", "__reduce_ex__", "move_to_end")
 """Attributes that stand on a table while entries of it are ours."""
 
 
-class Handle:
+class HiddenHandle:
     """The handle of a hook of ours on a module, which no copy and no pickle of the module has."""
 
     __slots__ = ("_handle",)

@@ -12,7 +12,7 @@ from torchtap.core.absence import Absence
 from torchtap.core.ports import FLOW_PORTS
 from torchtap.core.site import Site
 from torchtap.core.tree import Unseen
-from torchtap.hooks.call_numbers import CallNumbers, Steps
+from torchtap.hooks.call_numbers import CallNumbers, StepCounter
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -78,8 +78,8 @@ class Tap:
         states: (port, leaf) -> its tally, or ``None`` if it is not wanted.
         plain_output: the state of an output that is one bare tensor, if wanted.
         plain_gradient: the same of its gradient.
-        calls: numbers the calls of each step.
-        calls_in_backward: likewise those that ran inside a backward and are no recomputation.
+        call_numbers: numbers the calls of each step.
+        call_numbers_in_backward: likewise those inside a backward that are no recomputation.
         unidentified: reason -> number of calls that are not among those of the forward.
         raised: name of an exception -> number of calls that were left by one.
         unseen: of what it takes and of what it returns: what holds tensors and was not looked into.
@@ -100,8 +100,8 @@ class Tap:
         "_copies",
         "_make_state",
         "_meter",
-        "calls",
-        "calls_in_backward",
+        "call_numbers",
+        "call_numbers_in_backward",
         "filters",
         "has_run",
         "has_trained",
@@ -125,7 +125,7 @@ class Tap:
         meter: Callable[[Site], Meter] | None = None,
         *,
         make_state: Callable[[Site, bool | None, Meter], SiteState] = SiteState,
-        steps: Steps | None = None,
+        steps: StepCounter | None = None,
     ) -> None:
         self._copies = copies
         self._meter = meter
@@ -133,9 +133,9 @@ class Tap:
         self.path = path
         self.filters = filters
         self.states: dict[tuple[str, str], SiteState | None] = {}
-        steps = Steps() if steps is None else steps
-        self.calls = CallNumbers(steps)
-        self.calls_in_backward = CallNumbers(steps)
+        steps = StepCounter() if steps is None else steps
+        self.call_numbers = CallNumbers(steps)
+        self.call_numbers_in_backward = CallNumbers(steps)
         self.unidentified: Counter[str] = Counter()
         self.raised: Counter[str] = Counter()
         self.has_run = self.has_trained = self.is_in_graph = False

@@ -23,22 +23,22 @@ _NAME = "skip_nnmodule_hook_guards"
 
 _lock = threading.RLock()  # The collector may finish a holder while another one is counted.
 _num_holders = 0
-_before: Any = None
+_default_before: Any = None
 _is_overridden = False
-_numbers: list[int] = []
+_shared_numbers: list[int] = []
 
 
-class HookGuards:
-    """One request that code compiled from now on, in any thread, is guarded on hook tables."""
+class DynamoHookSetting:
+    """Holds the setting by which code compiled from now on, in any thread, depends on hooks."""
 
     __slots__ = ("__weakref__", "_is_held", "_is_over", "_stop_waiting")
 
     def __init__(self) -> None:
         self._is_held = self._is_over = False
-        self._stop_waiting: weakref.finalize[..., HookGuards] | None = None
+        self._stop_waiting: weakref.finalize[..., DynamoHookSetting] | None = None
 
     def hold(self) -> None:
-        """Ask for guards on hook tables, if Dynamo is imported by now. Cheap to call again.
+        """Hold the setting, if Dynamo is imported by now. Cheap to call again.
 
         After :meth:`release` it does nothing: a call in another thread may still be running.
         """
@@ -50,19 +50,19 @@ class HookGuards:
                 _count(1)
 
     def hold_in_time(self) -> None:
-        """Ask for guards now, or as soon as Dynamo is imported. Cheap to call again.
+        """Hold the setting now, or as soon as Dynamo is imported. Cheap to call again.
 
         Hooks that are not in their tables now tell nobody that a model is compiled.
         """
         self.hold()
         if self._is_held or self._is_over or self._stop_waiting is not None:
             return
-        own = weakref.ref(self)
+        itself = weakref.ref(self)
 
         def hold() -> None:
-            guards = own()
-            if guards is not None:
-                guards.hold()
+            setting = itself()
+            if setting is not None:
+                setting.hold()
 
         # Also of a watch that is never closed.
         self._stop_waiting = weakref.finalize(self, after_import("torch._dynamo", hold))
@@ -91,19 +91,19 @@ def _count(change: int) -> None:
     share. A value that the program itself has set goes before the default, and is changed too, in
     the thread that holds first.
     """
-    global _num_holders, _before, _is_overridden
+    global _num_holders, _default_before, _is_overridden
     dynamo = imported_dynamo()
     if dynamo is None:  # The interpreter is shutting down.
         return
     config = dynamo.config
     _num_holders += change
     if _num_holders == 1 and change == 1:
-        _before = set_default(config, _NAME, False)
+        _default_before = set_default(config, _NAME, False)
         _is_overridden = bool(getattr(config, _NAME))
         if _is_overridden:
             setattr(config, _NAME, False)
     elif _num_holders == 0:
-        set_default(config, _NAME, _before)
+        set_default(config, _NAME, _default_before)
         if _is_overridden:
             setattr(config, _NAME, True)
 
@@ -111,12 +111,12 @@ def _count(change: int) -> None:
 def shared_number(modules: Iterable[nn.Module]) -> int:
     """Return a number under which no module has a hook; often the one of a watch that is closed."""
     taken = {key for m in modules for key in (*m._forward_pre_hooks, *m._forward_hooks)}
-    for number in _numbers:
+    for number in _shared_numbers:
         if number not in taken:
             return number
-    _numbers.append(RemovableHandle.next_id)
+    _shared_numbers.append(RemovableHandle.next_id)
     RemovableHandle.next_id += 1
-    return _numbers[-1]
+    return _shared_numbers[-1]
 
 
 def renumber(handle: RemovableHandle, number: int) -> None:

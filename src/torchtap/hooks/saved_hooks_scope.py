@@ -15,7 +15,7 @@ from torchtap.core.torch_private import current_task, may_push_saved_hooks
 from torchtap.hooks.call_follower import CallFollower, FollowedCall, RunningCalls
 from torchtap.hooks.module_hook import TapHook, keep_dynamo_out
 from torchtap.hooks.saved_pairs import Pair, is_of_checkpoint, push, remove, top
-from torchtap.hooks.site_state import Tap
+from torchtap.hooks.tap import Tap
 
 CHECKPOINT = (
     "ran inside a non-reentrant checkpoint, which keeps nothing but its inputs; offload around it, "
@@ -71,7 +71,7 @@ class ThreadState(RunningCalls[_ScopedCall]):
         return self.stack[-1].tap.path if self.stack else ""
 
 
-class ModuleScope:
+class SavedHooksScope:
     """Puts one pair on and takes it off, in each thread by itself.
 
     Attributes:
@@ -221,12 +221,12 @@ class ModuleScope:
         return is_inside
 
 
-class _Enter(TapHook[ModuleScope]):
+class _Enter(TapHook[SavedHooksScope]):
     """Forward pre-hook: says which module runs."""
 
     __slots__ = ("_around",)
 
-    def __init__(self, owner: ModuleScope, tap: Tap, *, around: bool) -> None:
+    def __init__(self, owner: SavedHooksScope, tap: Tap, *, around: bool) -> None:
         super().__init__(owner, tap)
         self._around = around
 
@@ -234,7 +234,7 @@ class _Enter(TapHook[ModuleScope]):
         self.owner.enter(self.tap, around=self._around)
 
 
-class _Leave(TapHook[ModuleScope]):
+class _Leave(TapHook[SavedHooksScope]):
     """Forward hook: says that the module returned, or raised."""
 
     __slots__ = ()

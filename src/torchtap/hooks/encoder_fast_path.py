@@ -24,7 +24,7 @@ from torch.nn import TransformerEncoderLayer
 from torch.nn.modules import transformer
 
 from torchtap.core.torch_private import script_as
-from torchtap.hooks.module_handle import Handle
+from torchtap.hooks.hidden_handle import HiddenHandle
 from torchtap.hooks.module_hook import (
     EDIT,
     NEEDED,
@@ -32,7 +32,7 @@ from torchtap.hooks.module_hook import (
     ModuleHook,
     keep_dynamo_out,
 )
-from torchtap.hooks.site_state import Tap
+from torchtap.hooks.tap import Tap
 
 REASON = (
     "nn.TransformerEncoderLayer runs as one fused kernel here (eval mode, no grad), which a hook "
@@ -112,8 +112,8 @@ def _count(change: int) -> None:
             vars(transformer).pop("len", None)
 
 
-class FusedEncoderGuard:
-    """Lets the encoder layers that hold our hooks run their fused kernel all the same.
+class EncoderFastPath:
+    """Keeps the fast path of the encoder layers that hold our hooks open.
 
     Args:
         taps: path -> tap of the modules that it has hooks on.
@@ -133,8 +133,10 @@ class FusedEncoderGuard:
             inner = [self._taps.get(paths.get(id(one), "?")) for one in module.modules()]
             if any(tap is not None for tap in inner):
                 self._hold_kernel()
-                hook = FusedEncoderHook([tap for tap in inner[1:] if tap is not None])
-                handles.append(Handle(module.register_forward_pre_hook(hook, with_kwargs=True)))
+                hook = EncoderFastPathHook([tap for tap in inner[1:] if tap is not None])
+                handles.append(
+                    HiddenHandle(module.register_forward_pre_hook(hook, with_kwargs=True))
+                )
         return handles
 
     def _hold_kernel(self) -> None:
@@ -149,7 +151,7 @@ class FusedEncoderGuard:
             self._hold()
 
 
-class FusedEncoderHook(ModuleHook[list[Tap]]):
+class EncoderFastPathHook(ModuleHook[list[Tap]]):
     """Pre-hook of an encoder layer: tells the taps inside of it why nothing is seen of them."""
 
     __slots__ = ()
