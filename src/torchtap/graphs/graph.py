@@ -71,7 +71,7 @@ class Graph(Printed):
     endings: ClassVar[Sequence[str]] = (
         *(".svg", ".png", ".pdf", ".dot", ".md", ".mmd", ".json", ".html"),
     )
-    """Of the files that :meth:`save` writes."""
+    """Endings of the files that :meth:`save` writes."""
     kind: str
     title: str
     nodes: tuple[Node, ...]
