@@ -18,8 +18,6 @@ import torchtap as tt
 
 pytestmark = pytest.mark.slow
 _MAX_PICTURES = 300 * 1024
-# The page of all figures: with fewer colours its lines and legends could not be told apart.
-_GALLERY, _MAX_GALLERY = "figures.html", 420 * 1024
 
 
 @pytest.fixture(scope="module")
@@ -86,8 +84,7 @@ def test_no_page_loads_anything_from_a_network(site: Path) -> None:
 def test_the_pictures_of_each_page_are_small(site: Path) -> None:
     for page in site.rglob("*.html"):
         files = {(page.parent / one).resolve() for one in read(page).pictures}
-        limit = _MAX_GALLERY if page.name == _GALLERY else _MAX_PICTURES
-        assert sum(file.stat().st_size for file in files) <= limit, page
+        assert sum(file.stat().st_size for file in files) <= _MAX_PICTURES, page
 
 
 def test_every_public_name_can_be_linked_to(site: Path) -> None:

@@ -22,7 +22,7 @@ from torchtap.hooks.module_hook import NativeHook
 from torchtap.stats.kernels import native
 from torchtap.testing import Net, Specimen, default_loss, zoo
 
-if not native.can_take_calls():
+if not native.takes_calls():
     pytest.skip("the native kernel was not built", allow_module_level=True)
 
 NUM_STEPS = 3

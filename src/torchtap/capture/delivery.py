@@ -285,7 +285,7 @@ class SinkDispatch:
 
     def sizes(self) -> tuple[PlannedSize, ...]:
         """Return the planned size of each sink's output, of the sinks that say one."""
-        return tuple(one.planned_size() for one in self.sinks if hasattr(one, "planned_size"))
+        return tuple(sink.planned_size() for sink in self.sinks if hasattr(sink, "planned_size"))
 
     def _first(self, part: str) -> Any:
         return next((getattr(sink, part) for sink in self.sinks if hasattr(sink, part)), None)

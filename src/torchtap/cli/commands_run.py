@@ -150,14 +150,14 @@ def record(
         if is_file:
             refuse_nothing(recorded, options)
             recorded.save(path)
-    from torchtap.runs.run import list_run
-    from torchtap.runs.show import show_listing
+    from torchtap.runs.run import inventory_of_run
+    from torchtap.runs.show import show_inventory
 
-    listing = list_run(recorded)
+    inventory = inventory_of_run(recorded)
     if as_json:
-        print_json({**listing.as_dict(), "files": [target]})
+        print_json({**inventory.as_dict(), "files": [target]})
         return
-    print_page(show_listing(listing, limit=None if every else 40))
+    print_page(show_inventory(inventory, limit=None if every else 40))
     print_written([target])
 
 
@@ -173,8 +173,8 @@ def _record_data(
 ) -> None:
     from torchtap.cli.data import load_data
     from torchtap.core.distributed import own_rank
-    from torchtap.runs.list_runs import list_file
-    from torchtap.runs.show import show_listing
+    from torchtap.runs.inventory import inventory_of_file
+    from torchtap.runs.show import show_inventory
     from torchtap.studies.data_recording import record_telling
 
     if run_target(out)[1]:
@@ -201,11 +201,11 @@ def _record_data(
         )
     if not is_first:
         return
-    listing = list_file(out)
+    inventory = inventory_of_file(out)
     if as_json:
-        print_json({**listing.as_dict(), "files": [out]})
+        print_json({**inventory.as_dict(), "files": [out]})
         return
-    print_page(show_listing(listing, limit=None if every else 40))
+    print_page(show_inventory(inventory, limit=None if every else 40))
     print_written([out])
 
 

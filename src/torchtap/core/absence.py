@@ -64,7 +64,16 @@ def code_of(reason: str) -> str:
 
 
 class Absence(NamedTuple):
-    """Something that was selected and never seen, with the reason."""
+    """Something that was selected and never seen, with the reason.
+
+    Example:
+        >>> import torch, torchtap as tt
+        >>> linear = torch.nn.Linear(2, 1)
+        >>> with tt.watch(linear, ".:grad_output") as w:
+        ...     _ = linear(torch.ones(3, 2))  # And no backward.
+        >>> w.absent[0].code
+        'no_gradient'
+    """
 
     site: Site
     reason: str

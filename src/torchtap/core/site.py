@@ -92,6 +92,12 @@ class Pattern:
         type: class name in the module's MRO, or ``""``.
         leaf: glob over leaves, or ``""`` for all. ``hidden`` also selects ``hidden.0``.
         negate: the pattern takes away.
+
+    Example:
+        >>> from torchtap import Pattern
+        >>> pattern = Pattern.parse("layer?*@Conv2d:grad_output")
+        >>> pattern.type, pattern.ports
+        ('Conv2d', ('grad_output',))
     """
 
     path: str

@@ -51,17 +51,17 @@ def assignments_of(frame: TracebackFrame, name: str) -> list[Assignment]:
     here = blocks_at(function, frame.line)
     loops = [node for node, _ in here if isinstance(node, LOOPS)]
     before = [one for one in every if _end(one.statement) < frame.line]
-    found: list[_Found] = []
+    assignments: list[_Found] = []
     for one in reversed(before):
-        found.append(one)
+        assignments.append(one)
         if set(one.blocks) <= set(here):
             break  # It runs whenever the frame's line does.
     # The statement itself too: of ``x = f(x)``, the name had its value before it.
     inside = [one for one in every if any(node in loops for node, _ in one.blocks)]
-    if not (found and loops and loops[-1] in dict(found[-1].blocks)):
-        found += [one for one in inside if one not in before]  # Of an earlier round.
+    if not (assignments and loops and loops[-1] in dict(assignments[-1].blocks)):
+        assignments += [one for one in inside if one not in before]  # Of an earlier round.
     by_line = {one.statement.lineno: one for one in every}
-    lines = sorted({one.statement.lineno for one in found})
+    lines = sorted({one.statement.lineno for one in assignments})
     return [_as_assignment(by_line[line], frame.file) for line in lines]
 
 
@@ -156,7 +156,7 @@ def _assigned(statement: ast.AST, name: str) -> tuple[ast.expr | None] | None:
         return (statement.value,) if statement.value is not None else None
     given = [statement.target] if isinstance(statement, ast.For | ast.AsyncFor) else []
     if isinstance(statement, ast.With | ast.AsyncWith):
-        given = [one.optional_vars for one in statement.items if one.optional_vars is not None]
+        given = [item.optional_vars for item in statement.items if item.optional_vars is not None]
     if any(_names(one, name) for one in given):
         return (None,)
     for inner in _own_expressions(statement):
@@ -177,7 +177,7 @@ def _names(target: ast.AST, name: str) -> bool:
     if isinstance(target, ast.Name):
         return target.id == name
     if isinstance(target, ast.Tuple | ast.List):
-        return any(_names(one, name) for one in target.elts)
+        return any(_names(element, name) for element in target.elts)
     return isinstance(target, ast.Starred) and _names(target.value, name)
 
 

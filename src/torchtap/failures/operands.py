@@ -71,18 +71,18 @@ def operands_of(frames: Sequence[TracebackFrame]) -> list[Operand]:
             return []  # What a backward failed with is not what it was started with.
         if frame.is_inner or frame.is_engine or frame.raises_itself:
             continue
-        found = list(_operands(frame))
-        held = (one.value if type(one.value) in (list, tuple) else [one.value] for one in found)
-        if frame.is_user or any(isinstance(one, Tensor) for values in held for one in values):
-            return found
+        operands = list(_operands(frame))
+        held = (one.value if type(one.value) in (list, tuple) else [one.value] for one in operands)
+        if frame.is_user or any(isinstance(value, Tensor) for values in held for value in values):
+            return operands
     return []
 
 
 def _operands(frame: TracebackFrame) -> Iterator[Operand]:
     for node in parts_of_expression(frame.expression):
         if isinstance(node, ast.List | ast.Tuple):
-            for one in node.elts:
-                yield Operand(written(one, frame.file), frame.value_of(one), frame.depth)
+            for element in node.elts:
+                yield Operand(written(element, frame.file), frame.value_of(element), frame.depth)
             continue
         text, value = written(node, frame.file), frame.value_of(node)
         items = value if type(value) in (list, tuple) else ()
@@ -97,7 +97,7 @@ def parts_of_expression(node: ast.AST | None) -> list[ast.expr]:
     """The expressions whose values an operation takes."""
     if isinstance(node, ast.Call):
         own = [node.func.value] if isinstance(node.func, ast.Attribute) else []
-        return [*own, *node.args, *(one.value for one in node.keywords)]
+        return [*own, *node.args, *(keyword.value for keyword in node.keywords)]
     if isinstance(node, ast.BinOp):
         return [node.left, node.right]
     if isinstance(node, ast.AugAssign):
@@ -199,11 +199,15 @@ def _handed_over(frames: Sequence[TracebackFrame], depth: int) -> Iterator[tuple
         depth -= 1
     frame, caller = frames[depth], frames[depth - 1]
     call = caller.expression if depth else None
-    if not isinstance(call, ast.Call) or any(isinstance(one, ast.Starred) for one in call.args):
+    if not isinstance(call, ast.Call) or any(isinstance(arg, ast.Starred) for arg in call.args):
         return
     code, held = frame.code, frame.frame.f_locals
-    names = [one for one in code.co_varnames[: code.co_argcount] if one not in ("self", "cls")]
-    values = [_unless_assigned(frame, one) for one in names]
+    names = [
+        varname
+        for varname in code.co_varnames[: code.co_argcount]
+        if varname not in ("self", "cls")
+    ]
+    values = [_unless_assigned(frame, name) for name in names]
     if code.co_flags & inspect.CO_VARARGS:
         rest = held.get(code.co_varnames[code.co_argcount + code.co_kwonlyargcount])
         values += rest if isinstance(rest, tuple) else ()

@@ -16,13 +16,13 @@ def statement_of(frame: TracebackFrame) -> ast.stmt | None:
     function = frame.function
     if function is None:
         return None
-    found = [
+    statements = [
         one
         for one in ast.walk(function)
         if isinstance(one, ast.stmt) and not hasattr(one, "body")
         if one.lineno <= frame.line <= (one.end_lineno or one.lineno)
     ]
-    return found[-1] if found else None
+    return statements[-1] if statements else None
 
 
 def statement_at(file: str, line: int) -> ast.stmt | None:

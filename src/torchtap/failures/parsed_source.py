@@ -57,11 +57,11 @@ def function_tree(code: CodeType, line: int) -> ast.AST | None:
     if not lines or not is_function:
         return source_tree(code.co_filename)
     if code.co_name in _WITHOUT_DEF:
-        found = _around(lines, line)
+        tree = _around(lines, line)
     else:
         last = max((one for _, _, one in code.co_lines() if one), default=line)
-        found = _definition(lines, code.co_firstlineno, last)
-    return found or source_tree(code.co_filename)
+        tree = _definition(lines, code.co_firstlineno, last)
+    return tree or source_tree(code.co_filename)
 
 
 @lru_cache(maxsize=1024)
@@ -76,8 +76,8 @@ def expression_at(code: CodeType, instruction: int, line: int) -> ast.AST | None
     tree, place = function_tree(code, line), _place_in(code, instruction)
     if tree is None or place is None:
         return None
-    found = [node for node in _nodes_around(tree, place) if _position_of(node) == place]
-    return found[-1] if found else None
+    nodes = [node for node in _nodes_around(tree, place) if _position_of(node) == place]
+    return nodes[-1] if nodes else None
 
 
 def lambda_at(code: CodeType, instruction: int, line: int) -> ast.AST | None:
@@ -183,7 +183,7 @@ def _without_definitions(lines: list[str], code: CodeType) -> str:
 def _last_line(code: CodeType) -> int:
     """The last line of a function or class that Python knows of, with those inside of it."""
     own = max((line for _, _, line in code.co_lines() if line), default=code.co_firstlineno)
-    inner = (_last_line(one) for one in code.co_consts if isinstance(one, CodeType))
+    inner = (_last_line(const) for const in code.co_consts if isinstance(const, CodeType))
     return max((own, *inner))
 
 
@@ -195,11 +195,11 @@ def _definition(lines: list[str], first: int, last: int) -> ast.AST | None:
     for end in islice(_ends(lines, max(first, last), indent), _MOST_ENDS):
         tree = _parsed("".join(lines[first - 1 : end]), first)
         if tree is not None:
-            found: ast.AST = tree.body[0]
-            if indent and isinstance(found, ast.If):
-                found = found.body[0]
-            is_definition = isinstance(found, ast.FunctionDef | ast.AsyncFunctionDef)
-            return found if is_definition else None
+            definition: ast.AST = tree.body[0]
+            if indent and isinstance(definition, ast.If):
+                definition = definition.body[0]
+            is_definition = isinstance(definition, ast.FunctionDef | ast.AsyncFunctionDef)
+            return definition if is_definition else None
     return None
 
 
@@ -216,9 +216,9 @@ def _around(lines: list[str], line: int) -> ast.AST | None:
     """The innermost definition that a line stands in; ``None`` of a line outside of functions."""
     for number in _heads(lines, line):
         if lines[number - 1].lstrip().startswith(_DEFS[:2]):
-            found = _definition(lines, number, line)
-            if found is not None and line <= (getattr(found, "end_lineno", None) or 0):
-                return found
+            definition = _definition(lines, number, line)
+            if definition is not None and line <= (getattr(definition, "end_lineno", None) or 0):
+                return definition
     return None
 
 

@@ -146,8 +146,8 @@ def num_unseen(tensor: Tensor, *, since: int, now: int) -> int:
         return 0
     seen = {
         version
-        for one in recorded_writes(tensor, since=since)
-        for version in range(max(one.before, since), one.version)
+        for write in recorded_writes(tensor, since=since)
+        for version in range(max(write.before, since), write.version)
     }
     return now - since - len(seen)
 

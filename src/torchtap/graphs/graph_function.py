@@ -86,11 +86,8 @@ def graph(
             f"tt.graph got {kind_of(target)} and arguments to call it with; expected a module "
             f"before them. Of tensors, give tt.graph((a, b), model=model)."
         )
-    return (
-        _graph_of_run(target)
-        if isinstance(target, RecordedRun)
-        else _graph_of_tensors(target, model)
-    )
+    is_run = isinstance(target, RecordedRun)
+    return _graph_of_run(target) if is_run else _graph_of_tensors(target, model)
 
 
 # ---------------------------------------------------------------------- tensors

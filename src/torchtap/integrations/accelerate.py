@@ -36,6 +36,21 @@ class AccelerateWatch(WatchedTraining):
         where: as in :func:`torchtap.watch`, as all that follows.
         path: a file to save the run to. Each of several ranks saves its own, with the rank before
             the ending: ``run.rank0.safetensors``.
+
+    Example:
+        >>> import torch, torchtap as tt
+        >>> from accelerate import Accelerator
+        >>> from torchtap.integrations import AccelerateWatch
+        >>> accelerator = Accelerator(cpu=True)
+        >>> model = torch.nn.Linear(2, 1)
+        >>> model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), 0.1))
+        >>> with AccelerateWatch(accelerator, model, to=tt.Stats()) as w:
+        ...     for batch in torch.ones(3, 4, 2):
+        ...         accelerator.backward(model(batch).sum())
+        ...         optimizer.step()
+        ...         optimizer.zero_grad()
+        >>> w.watch.run.over_steps(".", "mean")[0]
+        [0, 1, 2]
     """
 
     def __init__(

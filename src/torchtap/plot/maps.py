@@ -149,6 +149,14 @@ def feature_maps_overview(
         SiteError: nothing was recorded at a site.
         InputError: a value has no maps.
         MissingExtraError: matplotlib is not installed.
+
+    Example:
+        >>> import torch, torchtap as tt
+        >>> conv = torch.nn.Conv2d(1, 2, 3)
+        >>> with tt.watch(conv, "*") as w, torch.no_grad():
+        ...     _ = conv(torch.rand(1, 1, 5, 5))
+        >>> figure = tt.plot.feature_maps_overview(w.run, ["."], title="Two maps")
+        >>> figure.savefig("maps.png")  # doctest: +SKIP
     """
     chosen = []
     for site in sites:
@@ -188,6 +196,14 @@ def default_site(run: Run) -> Site:
 
     Raises:
         SiteError: no output has maps.
+
+    Example:
+        >>> import torch, torchtap as tt
+        >>> conv = torch.nn.Conv2d(1, 2, 3)
+        >>> with tt.watch(conv, "*") as w, torch.no_grad():
+        ...     _ = conv(torch.ones(1, 1, 5, 5))
+        >>> str(tt.plot.default_site(w.run))
+        '.:output'
     """
     outputs = [site for site in run.sites if site.port == "output"]
     for site in outputs:

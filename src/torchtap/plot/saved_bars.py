@@ -32,22 +32,6 @@ _NAMES = 2.9
 _REST = "#9a9a9a"
 
 
-class SavedRow(Protocol):
-    """The parts of a row of ``tt.saved_report`` that a figure reads."""
-
-    @property
-    def path(self) -> str:
-        """Path of the module."""
-
-    @property
-    def type(self) -> str:
-        """Class of the module."""
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that are held only because they are saved."""
-
-
 class Saved(Protocol):
     """The parts of the result of ``tt.saved_report`` that a figure reads."""
 
@@ -57,7 +41,7 @@ class Saved(Protocol):
 
     @property
     def rows(self) -> Sequence[Any]:
-        """A :class:`SavedRow` for each module."""
+        """A row for each module, with its ``path``, ``type`` and ``nbytes``."""
 
     @property
     def nbytes(self) -> int:

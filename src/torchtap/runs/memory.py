@@ -66,7 +66,7 @@ class Memory:
     @property
     def num_bytes(self) -> int:
         """Bytes of the kept values."""
-        return sum(map(nbytes_of, self.contents().kept))
+        return sum(map(nbytes_of, self.contents().values))
 
     @property
     def absent(self) -> tuple[Absence, ...]:

@@ -85,8 +85,8 @@ def distinct(column: NDArray[Any]) -> NDArray[Any]:
         return column
     is_new = column[1:] != column[:-1]
     if (column[1:] < column[:-1]).any():
-        found: NDArray[Any] = np.unique(column)
-        return found
+        values: NDArray[Any] = np.unique(column)
+        return values
     chosen: NDArray[Any] = column[np.concatenate([[0], np.flatnonzero(is_new) + 1])]
     return chosen
 
@@ -134,14 +134,14 @@ class Records(Sequence[Record]):
     """Records in the order of their arrival.
 
     Attributes:
-        kept: the tensors, one per record; of a file each is read when it is asked for.
+        values: the tensors, one per record; of a file each is read when it is asked for.
         sites: the distinct sites, by first arrival.
         phase_table: phases by number.
         label_table: labels of a record by number.
     """
 
     def __init__(self) -> None:
-        self.kept: Any = KeptTensors()
+        self.values: Any = KeptTensors()
         self.sites: list[Site] = []
         self._site_numbers: dict[Site, int] = {}
         # The identity of a site is looked up first: hashing one takes longer than all the rest.
@@ -173,7 +173,7 @@ class Records(Sequence[Record]):
             versions: of values in memory that may be overwritten; by default none may.
         """
         records = Records()
-        records.kept = kept
+        records.values = kept
         records.sites = list(sites)
         records._site_numbers = {site: number for number, site in enumerate(sites)}
         records._site_ids = {id(site): number for number, site in enumerate(records.sites)}
@@ -198,7 +198,7 @@ class Records(Sequence[Record]):
         for start in range(0, len(rows), _CHUNK):
             *columns, kept, versions = zip(*rows[start : start + _CHUNK], strict=True)
             with self._lock:
-                self.kept.extend(kept)
+                self.values.extend(kept)
                 self._append(columns, versions)
 
     def _append(self, columns: Sequence[Sequence[Any]], versions: Any) -> None:
@@ -214,7 +214,7 @@ class Records(Sequence[Record]):
             numbers = [self._number_of(site) for site in sites]
         new["site"], new["step"], new["call"], new["backward"] = numbers, steps, calls, backwards
         new["phase"] = [self._phases.number(phase) for phase in phases]
-        new["labels"] = [self._labels.number(one) for one in labels]
+        new["labels"] = [self._labels.number(label) for label in labels]
         new["version"] = versions
         self._length = end
 
@@ -248,12 +248,12 @@ class Records(Sequence[Record]):
         for start in range(0, len(places), _CHUNK):
             chunk = places[start : start + _CHUNK]
             columns = [self._table[name][chunk].tolist() for name in _COLUMNS.names or ()]
-            values = self.kept.in_order(chunk.tolist())
+            values = self.values.in_order(chunk.tolist())
             for value, site, step, call, phase, backward, label, version in zip(
                 values, *columns, strict=True
             ):
-                found = (phases[phase], backward, labels[label], value, version)
-                yield new_record(Record, (sites[site], step, call, *found))
+                rest = (phases[phase], backward, labels[label], value, version)
+                yield new_record(Record, (sites[site], step, call, *rest))
 
     def column(self, name: str) -> NDArray[Any]:
         """``site`` (number in ``sites``), ``step``, ``call``, ``backward`` or ``version``, and
@@ -264,13 +264,13 @@ class Records(Sequence[Record]):
 
     def column_at(self, name: str, places: Places) -> NDArray[Any]:
         """Return a column at some places; of a large run on disk the others are not computed."""
-        found: NDArray[Any] = self._table[name][places]
-        return found
+        column: NDArray[Any] = self._table[name][places]
+        return column
 
     def in_phase(self, phase: str) -> NDArray[np.bool_]:
         """Return which records are of a phase."""
-        found: NDArray[np.bool_] = self.column("phase") == self._phases.number(phase)
-        return found
+        is_in_phase: NDArray[np.bool_] = self.column("phase") == self._phases.number(phase)
+        return is_in_phase
 
     def number_of(self, site: Site) -> int | None:
         """The number of a site, or ``None`` if it has no record."""
@@ -283,7 +283,7 @@ class Records(Sequence[Record]):
         lost = [
             place + start
             for place, version in zip(aliases.tolist(), versions[aliases].tolist(), strict=True)
-            if self.kept[place + start]._version != version
+            if self.values[place + start]._version != version
         ]
         return np.array(lost, dtype=np.intp)
 
@@ -291,13 +291,13 @@ class Records(Sequence[Record]):
         """A copy that lacks the records of one step; its columns are taken as a whole."""
         chosen = self.column("step") != step
         rest = Records()
-        rest.kept.extend(compress(self.kept, chosen.tolist()))
+        rest.values.extend(compress(self.values, chosen.tolist()))
         rest.sites = list(self.sites)
         rest._site_numbers, rest._site_ids = dict(self._site_numbers), dict(self._site_ids)
         rest._phases, rest._labels = _Numbered(self.phase_table), _Numbered(self.label_table)
         rest.phase_table, rest.label_table = rest._phases.values, rest._labels.values
         rest._table = self._table[: self._length][chosen]
-        rest._length = len(rest.kept)
+        rest._length = len(rest.values)
         return rest
 
 

@@ -23,7 +23,7 @@ from torchtap.stats.statistics import Statistics
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from torchtap.runs.listing import Listing
+    from torchtap.runs.inventory import Inventory
     from torchtap.runs.row_dataset import RowDataset
 
 __all__ = ["Meta", "Run", "Step", "Where"]
@@ -109,7 +109,7 @@ class Run(RunSteps, RunTables, Printed):
     @property
     def nbytes(self) -> int:
         """Bytes of all values."""
-        return int(self.source.records.kept.nbytes)
+        return int(self.source.records.values.nbytes)
 
     def __len__(self) -> int:
         """Return the number of kept values, in all phases; 0 for a run of statistics alone."""
@@ -361,9 +361,9 @@ class Run(RunSteps, RunTables, Printed):
     # ------------------------------------------------------------------ shown
 
     def _page(self) -> Page:
-        from torchtap.runs.show import show_listing
+        from torchtap.runs.show import show_inventory
 
-        return show_listing(list_run(self))
+        return show_inventory(inventory_of_run(self))
 
 
 def contents_of(run: Run) -> Contents:
@@ -371,8 +371,8 @@ def contents_of(run: Run) -> Contents:
     return run._contents()
 
 
-def list_run(run: Run) -> Listing:
+def inventory_of_run(run: Run) -> Inventory:
     """List the contents of a run, site by site, without its values."""
-    from torchtap.runs.list_runs import list_contents
+    from torchtap.runs.inventory import inventory_of_contents
 
-    return list_contents(contents_of(run))
+    return inventory_of_contents(contents_of(run))

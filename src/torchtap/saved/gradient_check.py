@@ -123,12 +123,12 @@ def check_proof(
 def _one_number(value: Any) -> Tensor:
     if isinstance(value, Tensor) and value.numel() == 1 and value.requires_grad:
         return value
-    found = type(value).__name__
+    what = type(value).__name__
     if isinstance(value, Tensor):
         dtype = str(value.dtype).removeprefix("torch.")
-        found = f"{dtype}{list(value.shape)}" + ("" if value.requires_grad else " without a graph")
+        what = f"{dtype}{list(value.shape)}" + ("" if value.requires_grad else " without a graph")
     raise InputError(
-        f"The loss to verify with returned {found}; expected one number as a tensor that depends "
+        f"The loss to verify with returned {what}; expected one number as a tensor that depends "
         f"on the parameters, as in lambda: model(x).mean()."
     )
 

@@ -300,10 +300,10 @@ class OffloadEngine:
             ticket.join()
         self._ledger.waits.append(time.perf_counter() - start)
         is_as_packed = layout is block.layout and layout.is_plain
-        found = elements if is_as_packed else restored(elements, layout)
+        tensor = elements if is_as_packed else restored(elements, layout)
         if open_engines or open_editors:  # They know by its memory what a checkpoint begins with.
-            note_copy(found, block.memory)
-        return found
+            note_copy(tensor, block.memory)
+        return tensor
 
     # ------------------------------------------------------------------ steps, forks, the end
 

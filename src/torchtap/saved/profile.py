@@ -106,16 +106,16 @@ class Profile:
 
     def _memory_of(self, tensor: Tensor, now: float) -> SavedMemory:
         key = storage_id(tensor)
-        found, held = self._known.get(key, (None, None))
+        memory, held = self._known.get(key, (None, None))
         # The address of a storage is reused once the storage is freed.
-        if key and found is not None and held is not None and not held.expired():  # type: ignore[no-untyped-call]
-            return found
+        if key and memory is not None and held is not None and not held.expired():  # type: ignore[no-untyped-call]
+            return memory
         nbytes = tensor.untyped_storage().nbytes() if key else tensor.nbytes
-        found = SavedMemory(nbytes, now)
-        self.saved.append(found)
+        memory = SavedMemory(nbytes, now)
+        self.saved.append(memory)
         if key:
-            self._known[key] = found, StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
-        return found
+            self._known[key] = memory, StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
+        return memory
 
 
 def profile_step(

@@ -20,8 +20,6 @@ from torchtap.core.errors import InputError
 NUM_BINS = 8192
 SHIFT = 19
 """A float32's bits, shifted right by this, are its bin."""
-RELATIVE_ERROR = 1 / 33
-"""Largest relative distance of a value from its bin's middle: half a bin over the lowest middle."""
 
 _HALF = NUM_BINS // 2
 _LAST = 0x7F7FFFFF >> SHIFT
@@ -65,6 +63,12 @@ class Histogram:
             ``int64[num_bins]``.
         counts: how often, ``int64[num_bins]``.
         is_sample: whether a sample of the elements was counted and not all of them.
+
+    Example:
+        >>> import torch, torchtap as tt
+        >>> histogram = tt.measure(torch.tensor([1.0, 1.0, -2.0, 0.0])).histogram
+        >>> histogram.counts.tolist()
+        [1, 1, 2]
     """
 
     bins: Ints

@@ -78,7 +78,7 @@ def measure(
         except RuntimeError as error:  # Of a nested tensor, along a dim in which its parts differ.
             raise InputError(f"dim is {dim}; {why_unreadable(error)}.") from error
         return [_measure_one(part, histogram=histogram, exact=exact) for part in slices]
-    if isinstance(tensor, Iterable) and not isinstance(tensor, Tensor):
+    if isinstance(tensor, Iterable) and not isinstance(tensor, Tensor | str):
         return measure_all(tensor, histogram=histogram, exact=exact)
     return _measure_one(tensor, histogram=histogram, exact=exact)
 

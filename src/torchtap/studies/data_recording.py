@@ -28,7 +28,7 @@ from torchtap.runs.run import Run
 from torchtap.runs.store.attempt_reader import AttemptReader
 from torchtap.runs.store.disk import DATA_SET, Disk
 from torchtap.runs.store.gaps import unmeasured
-from torchtap.runs.store.history import counts, limits_of
+from torchtap.runs.store.history import is_current, valid_until_of
 from torchtap.runs.store.layout import attempts_in, rank_folder
 from torchtap.runs.store.measured_rows import look_through
 from torchtap.studies.fingerprint import NoFingerprintError, fingerprint
@@ -245,12 +245,16 @@ def _first_missing(
 
 def _unmeasured(attempts: Mapping[int, AttemptReader]) -> Iterator[int]:
     """Steps from which on statistics of an attempt are missing."""
-    limits = limits_of(attempts)
+    valid_until = valid_until_of(attempts)
     spans = {number: look_through(one.folder)[0] for number, one in attempts.items()}
-    yield from (gap.first for gap in unmeasured(attempts, limits, spans))
+    yield from (gap.first for gap in unmeasured(attempts, valid_until, spans))
     for number, one in attempts.items():
         first = one.first_step
-        if not one.facts.get("measures") and first is not None and counts(first, limits[number]):
+        if (
+            not one.facts.get("measures")
+            and first is not None
+            and is_current(first, valid_until[number])
+        ):
             yield first
 
 
@@ -273,9 +277,8 @@ def _recorded(
         labels = plan.labels | _weights(model)
         first = 0
         if resume or disk.resumes:
-            first = _first_missing(
-                disk.path, plan, labels, wanted, measures=hasattr(how.stats, "measured")
-            )
+            measures = hasattr(how.stats, "measured")
+            first = _first_missing(disk.path, plan, labels, wanted, measures=measures)
         shares = plan.shares(first)
         disk.describe(labels, num_steps=len(shares) or None)
         if first < plan.num_steps:

@@ -66,6 +66,12 @@ class Verification(Printed):
         hollow: why the comparison proves nothing, although nothing in it is wrong.
         notes: how the model was run where that is not as it was given.
         no_gradients: why no gradient is among what was proved; empty where one is.
+
+    Example:
+        >>> import torch, torchtap as tt
+        >>> verdict = tt.verify(torch.nn.Linear(2, 1), torch.ones(3, 2))
+        >>> bool(verdict), verdict.wrong
+        (True, ())
     """
 
     model: str

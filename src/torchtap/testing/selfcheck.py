@@ -185,13 +185,13 @@ class _Proof:
 
     def __call__(self) -> str:
         num_values = num_gradients = 0
-        for one in self.specimens:
-            args, kwargs = one.inputs()
-            found = tt.verify(one.build(), *args, **kwargs)
-            if not found:
-                raise _Broken(f"{one.name}: {found}")
-            num_values += found.num_values
-            num_gradients += found.num_gradients
+        for specimen in self.specimens:
+            args, kwargs = specimen.inputs()
+            verification = tt.verify(specimen.build(), *args, **kwargs)
+            if not verification:
+                raise _Broken(f"{specimen.name}: {verification}")
+            num_values += verification.num_values
+            num_gradients += verification.num_gradients
         models = f"{len(self.specimens)} models"
         return f"{models}, {num_values} values bit for bit, {num_gradients} gradients"
 
@@ -220,16 +220,17 @@ def _compare(one: Specimen, attach: Callable[[nn.Module], Any]) -> None:
 
 
 def _edited(specimens: list[Specimen]) -> str:
-    for one in specimens:
-        _compare(one, lambda model: tt.edit(model, "*", lambda tensor, record: None))
+    for specimen in specimens:
+        _compare(specimen, lambda model: tt.edit(model, "*", lambda tensor, record: None))
     return f"{len(specimens)} models, gradients bit for bit"
 
 
 def _offloaded(specimens: list[Specimen]) -> str:
     with tempfile.TemporaryDirectory() as folder:
-        for one in specimens:
+        for specimen in specimens:
             _compare(
-                one, lambda model: tt.offload("disk", model=model, min_bytes=0, dir=Path(folder))
+                specimen,
+                lambda model: tt.offload("disk", model=model, min_bytes=0, dir=Path(folder)),
             )
     return f"{len(specimens)} models, gradients bit for bit"
 
@@ -267,10 +268,10 @@ def _compiled() -> str:
     expected = model(x)
     with tt.watch(model, "*", to=tt.Stats()) as w:
         compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
-        found = compiled(x)
-        found.sum().backward()
+        output = compiled(x)
+        output.sum().backward()
     torch.compiler.reset()
-    if mismatch(found.detach(), expected.detach(), exact=False):
+    if mismatch(output.detach(), expected.detach(), exact=False):
         raise _Broken("the output differs from that of the plain model")
     mean = w.run.stats("2:output").mean
     if abs(mean - float(expected.detach().double().mean())) > 1e-6:

@@ -77,8 +77,8 @@ class BufferCopies:
         self.settle(id(module))
         lent = self._lent.get(id(module))
         if lent is None:
-            found = {name: module._buffers.get(name) for name in self._names}
-            own = {name: buffer for name, buffer in found.items() if buffer is not None}
+            own_buffers = {name: module._buffers.get(name) for name in self._names}
+            own = {name: buffer for name, buffer in own_buffers.items() if buffer is not None}
             lent = self._lent[id(module)] = _Lent(module, own)
         # One copy for a buffer that stands under two names, so that they stay one.
         made = {id(buffer): buffer.clone() for buffer in lent.originals.values()}

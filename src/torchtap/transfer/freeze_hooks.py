@@ -152,7 +152,7 @@ class FreezeHooks:
         step.hide()
         if not computes:
             return None
-        positional = (one if not callable(one) else step.around(one) for one in args[1:])
+        positional = (arg if not callable(arg) else step.around(arg) for arg in args[1:])
         named = {name: step.around(one) if callable(one) else one for name, one in kwargs.items()}
         return (args[0], *positional), named
 
@@ -246,7 +246,7 @@ _keepers: weakref.WeakKeyDictionary[nn.Module, set[FreezeHooks]] = weakref.WeakK
 
 def _freezes() -> list[FreezeHooks]:
     """Return those that are open; several may hold one parameter."""
-    return [one for one in holders if isinstance(one, FreezeHooks)]
+    return [holder for holder in holders if isinstance(holder, FreezeHooks)]
 
 
 class _Free:
@@ -270,7 +270,7 @@ class _Free:
 
     def _twin(self) -> nn.Parameter:
         """Return a parameter of the same memory that requires grad as this one did."""
-        held = [one._required[self._id] for one in _freezes() if self._id in one._required]
+        held = [freeze._required[self._id] for freeze in _freezes() if self._id in freeze._required]
         param = held[0][0]
         twin = nn.Parameter(param.data, requires_grad=any(required for _, required in held))
         vars(twin).update((name, held) for name, held in vars(param).items() if name not in _ASKED)

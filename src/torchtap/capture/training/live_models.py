@@ -81,25 +81,25 @@ def _tops(module: nn.Module, parents: dict[int, list[nn.Module]]) -> Iterable[nn
     """Return the modules above, or itself, that stand in no other."""
     seen = {id(module): module}
     waiting = [module]
-    found = []
+    tops = []
     while waiting:
         one = waiting.pop()
         above = parents.get(id(one), [])
         if not above:
-            found.append(one)
+            tops.append(one)
         for parent in above:
             if id(parent) not in seen:
                 seen[id(parent)] = parent
                 waiting.append(parent)
-    return found or [module]  # Modules that hold each other in a ring have no top.
+    return tops or [module]  # Modules that hold each other in a ring have no top.
 
 
 def _live_modules() -> list[nn.Module]:
     # Asked of the type: isinstance() would call __class__ of proxies, which may raise.
-    found = [one for one in gc.get_objects() if issubclass(type(one), nn.Module)]
+    modules = [one for one in gc.get_objects() if issubclass(type(one), nn.Module)]
     return [
         module
-        for module in found
+        for module in modules
         if not isinstance(module, torch.jit.ScriptModule)
         and {"_parameters", "_modules"} <= vars(module).keys()  # Else it is being made.
     ]

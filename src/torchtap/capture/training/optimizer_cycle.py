@@ -133,7 +133,7 @@ class OptimizerCycle:
             return model.num_backwards >= self._backwards
         if not model.optimizers:
             return model.num_backwards > 0
-        has_stepped = any(one.has_stepped for one in model.optimizers)
+        has_stepped = any(optimizer.has_stepped for optimizer in model.optimizers)
         return has_stepped and not any(self._awaited())
 
     def begin(self, optimizer: OptimizerState, *, has_closure: bool) -> None:
@@ -188,19 +188,26 @@ class OptimizerCycle:
             unheard: count a model as run, if none of its forwards was ever heard of.
         """
         stepped: list[set[int]] | None = None
-        for one in self.optimizers:
-            if one.has_stepped or one.waits > _PATIENCE or one.is_passed or one.is_gone:
+        for optimizer in self.optimizers:
+            if (
+                optimizer.has_stepped
+                or optimizer.waits > _PATIENCE
+                or optimizer.is_passed
+                or optimizer.is_gone
+            ):
                 continue
-            if one.num_steps and not one.takes_turns:
+            if optimizer.num_steps and not optimizer.takes_turns:
                 continue
-            if not _is_of_this_thread(one, *one.models):
+            if not _is_of_this_thread(optimizer, *optimizer.models):
                 continue
-            if not unheard and not any(model.has_run for model in one.models):
+            if not unheard and not any(model.has_run for model in optimizer.models):
                 continue
             if stepped is None:
                 stepped = [other.params() for other in self.optimizers if other.has_stepped]
-            if not any(one.params() & others for others in stepped):  # Else it is another choice.
-                yield one
+            if not any(
+                optimizer.params() & others for others in stepped
+            ):  # Else it is another choice.
+                yield optimizer
 
     def _close(self) -> None:
         mine = [model for model in self.models if _is_of_this_thread(model)]

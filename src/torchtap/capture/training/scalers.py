@@ -117,4 +117,4 @@ def _scalers_of_process() -> list[GradScaler]:
 
 
 def _versions(scalers: list[GradScaler]) -> weakref.WeakKeyDictionary[GradScaler, int]:
-    return weakref.WeakKeyDictionary({one: scale_version(one) for one in scalers})
+    return weakref.WeakKeyDictionary({scaler: scale_version(scaler) for scaler in scalers})

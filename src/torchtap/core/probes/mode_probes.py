@@ -14,7 +14,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torchtap.core import torch_private
 
 # Classes of torch whose methods have no annotations.
-_Function: Any = torch.autograd.Function
 _Tensor: Any = Tensor
 _DispatchMode: Any = TorchDispatchMode
 _FunctionMode: Any = TorchFunctionMode

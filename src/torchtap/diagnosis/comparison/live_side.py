@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,7 +27,6 @@ from torchtap.hooks.uncompiled import uncompiled
 from torchtap.runs.meta import Meta
 
 _WHERE = "*:input,output,grad_input,grad_output,param_grad"
-Loss = Callable[[Any], Tensor | None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

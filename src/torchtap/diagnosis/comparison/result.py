@@ -8,11 +8,6 @@ from typing import Any
 
 from torchtap.core.printed_page import Page, Printed
 
-CAUSES = (
-    *("weights", "buffers", "mode", "input", "computation", "dtype", "random", "missing"),
-    "order",
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Row:

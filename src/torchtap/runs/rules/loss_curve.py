@@ -15,7 +15,7 @@ _FEWEST = 10
 """Numbers without which nothing is said of a trend."""
 
 
-class Progress:
+class LossCurve:
     """The loss over the steps in which it was logged.
 
     Without a logged loss, that of a cross-entropy is read off the gradient of its logits: the

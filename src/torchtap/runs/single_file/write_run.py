@@ -174,5 +174,5 @@ def _refuse_overwritten(held: Contents) -> None:
     Raises:
         OverwrittenError: one was, by another thread.
     """
-    for record in overwritten(held.kept):
+    for record in overwritten(held.recorded):
         _ = record.value

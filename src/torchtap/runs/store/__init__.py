@@ -32,7 +32,7 @@ docs/reference/format.md says what stands in the folder. Here:
     training_progress  how far a training had come
     owner         whose a file is
     rank_source   the attempts of a rank, read as one run
-    folder_source tt.open of a folder; folder_listing names what is in it, without torch
+    folder_source tt.open of a folder; folder_inventory names what is in it, without torch
     folder_doctor what of a folder is whole
 
 The verbs by which values reach the disk, in their order:

@@ -34,7 +34,7 @@ from torchtap.runs.store.layout import (
     write_json,
 )
 from torchtap.runs.store.lock import hold_lock
-from torchtap.runs.store.small_values import joined
+from torchtap.runs.store.small_values import joined_bytes
 from torchtap.runs.store.staging import CLONED
 from torchtap.runs.store.statistics_files import Measured, StatisticsWriter
 from torchtap.runs.store.uncommitted import SmallValue, Uncommitted
@@ -119,7 +119,7 @@ class AttemptWriter:
             self._values.add_small(values)
             return
         for order, key, tensor in values:
-            data = memoryview(joined([tensor]))
+            data = memoryview(joined_bytes([tensor]))
             self.append(Value(*key, CLONED[tensor.dtype], tuple(tensor.shape), data), order)
 
     def write_small(self) -> None:
@@ -295,9 +295,9 @@ class AttemptWriter:
 
 
 def _write_index(folder: Path, journal: JournalWriter) -> dict[str, int]:
-    found = journal.stream.batches(folder / JOURNAL)
-    index = index_of([batch for batch, _ in found])
-    return write_index(folder / INDEX, index, [info for _, info in found])
+    batches = journal.stream.batches(folder / JOURNAL)
+    index = index_of([batch for batch, _ in batches])
+    return write_index(folder / INDEX, index, [info for _, info in batches])
 
 
 def _sync_folders(*folders: Path) -> None:

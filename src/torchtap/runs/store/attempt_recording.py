@@ -19,7 +19,7 @@ from torchtap.runs.store.new_attempt import new_attempt
 from torchtap.runs.store.rows_feed import RowsFeed
 from torchtap.runs.store.site_text import site_text
 from torchtap.runs.store.statistics_files import seal
-from torchtap.runs.store.training_progress import Progress, ProgressWriter
+from torchtap.runs.store.training_progress import ProgressWriter, TrainingProgress
 
 if TYPE_CHECKING:
     from torchtap.runs.store.worker import Worker
@@ -200,7 +200,7 @@ class Recording:
     def _note_progress(self, began: int, running: int) -> None:
         worker, progress = self.worker, self._progress
         try:
-            progress.write(Progress(began, running, self._num_commits, worker.num_commits))
+            progress.write(TrainingProgress(began, running, self._num_commits, worker.num_commits))
         except OSError as error:
             if worker.failure is None:
                 worker.give_up(error)

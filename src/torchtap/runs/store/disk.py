@@ -351,13 +351,13 @@ class Disk:
     @property
     def absent(self) -> tuple[Absence, ...]:
         """The values that were given to the sink and could not be written, with reasons."""
-        found = [*self._unreadable]
+        absences = [*self._unreadable]
         if self.num_dropped:
             reason = (
                 f"{self.num_dropped:,} values ({self.dropped_bytes:,} bytes) were dropped, because "
                 f"the queue to the disk or its max_bytes were full; the run says where"
             )
-            found.append(Absence(WHOLE_RUN, reason))
+            absences.append(Absence(WHOLE_RUN, reason))
         recording = self._recording
         if recording is not None and recording.worker.failure is not None:
             error = recording.worker.failure
@@ -365,8 +365,8 @@ class Disk:
                 f"writing to {self.path} ended with {type(error).__name__}: {error}; "
                 f"{recording.what_is_left}"
             )
-            found.append(Absence(WHOLE_RUN, reason))
-        return tuple(found)
+            absences.append(Absence(WHOLE_RUN, reason))
+        return tuple(absences)
 
     # ------------------------------------------------------------------ to the thread
 

@@ -125,7 +125,7 @@ class Index:
         return Index(columns, replace(self.tables, site=names))
 
 
-def joined(parts: Sequence[Index]) -> Index:
+def joined_indices(parts: Sequence[Index]) -> Index:
     """The values of several, one after the other."""
     if len(parts) == 1:
         return parts[0]
@@ -150,9 +150,12 @@ def _recoded(column: Any, codes: NDArray[Any]) -> Any:
 
 
 def _chained(columns: Sequence[Any]) -> Any:
-    if not any(isinstance(one, BlockColumn) for one in columns):
+    if not any(isinstance(column, BlockColumn) for column in columns):
         return np.concatenate(columns)
-    parts = [one if isinstance(one, BlockColumn) else BlockColumn.of_rows(one) for one in columns]
+    parts = [
+        column if isinstance(column, BlockColumn) else BlockColumn.of_rows(column)
+        for column in columns
+    ]
     return BlockColumn.chained(parts)
 
 

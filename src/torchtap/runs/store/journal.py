@@ -235,7 +235,7 @@ def texts_of(column: Sequence[Any], kind: Any) -> Any:
     is_text = pa.types.is_string(kind)
     parts = [one.encode() for one in column] if is_text else column
     ends = np.zeros(len(parts) + 1, dtype=np.int32 if is_text else np.int64)
-    np.cumsum([len(one) for one in parts], out=ends[1:])
+    np.cumsum([len(part) for part in parts], out=ends[1:])
     buffers = [None, pa.py_buffer(ends), pa.py_buffer(b"".join(parts))]
     return pa.Array.from_buffers(kind, len(parts), buffers)
 
@@ -286,5 +286,5 @@ def _as_numpy(array: Any) -> NDArray[Any]:
     kind = np.dtype(array.type.to_pandas_dtype())
     if not len(array):
         return np.zeros(0, dtype=kind)
-    found: NDArray[Any] = np.frombuffer(array.buffers()[1], dtype=kind)
-    return found[array.offset : array.offset + len(array)]
+    column: NDArray[Any] = np.frombuffer(array.buffers()[1], dtype=kind)
+    return column[array.offset : array.offset + len(array)]

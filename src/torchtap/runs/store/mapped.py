@@ -246,11 +246,11 @@ class MappedValues(Sequence[Tensor]):
         starts = columns["offset"][places] + within * row_bytes
         end = int((columns["offset"][places] + columns["nbytes"][places]).max())
         whole: Any = self._files.bytes_of(self.path_of(first), 0, end).numpy()
-        found = np.empty((len(places), row_bytes), dtype=np.uint8)
-        for own, start in zip(found, starts.tolist(), strict=True):
+        rows = np.empty((len(places), row_bytes), dtype=np.uint8)
+        for own, start in zip(rows, starts.tolist(), strict=True):
             own[:] = whole[start : start + row_bytes]
         kind = self._dtypes[int(dtypes[0])]
-        return torch.from_numpy(found).view(-1).view(kind).view(len(places), *trailing)
+        return torch.from_numpy(rows).view(-1).view(kind).view(len(places), *trailing)
 
     def fact(self, place: int) -> Fact:
         """Dtype, shape and bytes of a value, without reading it."""

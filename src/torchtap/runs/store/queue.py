@@ -73,7 +73,7 @@ class EndOfStep:
 
 
 @dataclass(frozen=True, slots=True)
-class Statistics:
+class MeasuredRows:
     """Rows of statistics to be written."""
 
     measured: Measured
@@ -94,7 +94,7 @@ class Request:
     done: threading.Event = field(default_factory=threading.Event)
 
 
-Item = Values | SmallValues | EndOfStep | Statistics | Request
+Item = Values | SmallValues | EndOfStep | MeasuredRows | Request
 
 
 class ByteQueue:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from torchtap.runs.store.mapped_rows import MappedRows
-from torchtap.runs.store.queue import ByteQueue, Statistics
+from torchtap.runs.store.queue import ByteQueue, MeasuredRows
 from torchtap.runs.store.statistics_files import EVERY, measured_in, phases_of
 from torchtap.stats.series import Series
 from torchtap.stats.sink import PATIENCE
@@ -65,7 +65,7 @@ class RowsFeed:
                 self._hand_ended(phase, one)
                 has_come = running is not None and running > self._last_closed
                 if has_come and running in one.rows.after(self._handed.get(phase)):
-                    self._queue.put(Statistics(measured_in(one, phase, [running])))
+                    self._queue.put(MeasuredRows(measured_in(one, phase, [running])))
 
     def hand_over_ended(self) -> None:
         """Hand on the rows of steps that have ended, if any, to the thread that writes: by itself.
@@ -102,4 +102,4 @@ class RowsFeed:
         steps = sorted({*new, *series.rows.take_changed()})
         if steps:
             series.rows.move(steps, self._rows.empty, self._rows.alone)
-            self._queue.put(Statistics(measured_in(series, phase, steps)))
+            self._queue.put(MeasuredRows(measured_in(series, phase, steps)))

@@ -33,7 +33,7 @@ _LOOKED_AT = 64
 """Bytes at either end of the data that are compared with what was written."""
 
 
-def joined(values: Sequence[Tensor | memoryview]) -> Any:
+def joined_bytes(values: Sequence[Tensor | memoryview]) -> Any:
     """The bytes of some values, one after the other."""
     parts: list[Any] = []
     tensors: list[Tensor] = []

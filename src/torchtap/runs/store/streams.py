@@ -165,8 +165,8 @@ class StreamWriter:
         are not looked at one by one.
         """
         if crc32_of_file(path) != {"nbytes": self.end, "crc32": self._crc}:
-            found = (one for one in read_stream(path, self._schema) if isinstance(one, Found))
-            return [(one.batch, one.info) for one in found]
+            complete = (one for one in read_stream(path, self._schema) if isinstance(one, Found))
+            return [(one.batch, one.info) for one in complete]
         with pa.memory_map(str(path)) as source, pa.ipc.open_stream(source) as reader:
             whole = reader.iter_batches_with_custom_metadata()
             return [(batch, said[INFO]) for batch, said in whole]
@@ -180,13 +180,13 @@ class StreamWriter:
 
 def batch_crc(batch: Any, info: bytes) -> int:
     """The checksum of all values of a batch, however they lie in memory."""
-    found = crc32(info)
+    crc = crc32(info)
     if not batch.num_rows:
-        return found
+        return crc
     for column, width in zip(batch.columns, _widths_of(batch.schema), strict=True):
         for part in _parts(column, width):
-            found = crc32(part, found)
-    return found
+            crc = crc32(part, crc)
+    return crc
 
 
 @lru_cache(maxsize=16)
@@ -203,10 +203,10 @@ def _width(kind: Any) -> int:
 
 def crc_of(parts: Iterable[Any]) -> int:
     """The checksum of bytes that follow one another."""
-    found = 0
+    crc = 0
     for part in parts:
-        found = crc32(part, found)
-    return found
+        crc = crc32(part, crc)
+    return crc
 
 
 def parts_of(column: Any) -> list[Any]:
@@ -284,10 +284,10 @@ def _in_sequence(whole: Any, schema: Any, start: int) -> Iterator[Found]:
                 return
             while True:
                 batch, said = reader.read_next_batch_with_custom_metadata()
-                found = _checked(batch, said, shift + source.tell())
-                if found is None:
+                checked = _checked(batch, said, shift + source.tell())
+                if checked is None:
                     return
-                yield found
+                yield checked
     except StopIteration:
         return
     except _NO_BATCH:

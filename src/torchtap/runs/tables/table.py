@@ -41,6 +41,15 @@ class Table(Printed):
         steps: the steps in which any of the sites has a value, of those that were asked for.
         is_merged: whether statistics are over these steps together, and not of the last one.
         notes: what else is to be known, such as ``3 of 10 steps``.
+
+    Example:
+        >>> import torch, torchtap as tt
+        >>> relu = torch.nn.ReLU()
+        >>> with tt.watch(relu, to=tt.Stats()) as w:
+        ...     _ = relu(torch.tensor([-1.0, 3.0]))
+        >>> table = w.run.table(columns=["mean", "zeros"])
+        >>> print(table)
+        1 site...
     """
 
     rows: tuple[Any, ...]

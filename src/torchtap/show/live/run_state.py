@@ -26,7 +26,7 @@ from torchtap.runs.store.layout import (
     read_json,
 )
 from torchtap.runs.store.lock import is_being_written
-from torchtap.runs.store.training_progress import Progress, read_progress
+from torchtap.runs.store.training_progress import TrainingProgress, read_progress
 
 LIVE, STALLED, CRASHED, DONE = "live", "stalled", "crashed", "done"
 _WORST_FIRST = (CRASHED, STALLED, LIVE, DONE)
@@ -152,7 +152,7 @@ def _facts_of(folder: Path) -> dict[str, Any]:
 def _rhythm(
     folder: Path,
     facts: Mapping[str, Any],
-    progress: Progress | None,
+    progress: TrainingProgress | None,
     times: Sequence[float],
     now: float,
 ) -> tuple[float | None, float | None, float]:

@@ -105,10 +105,6 @@ class Pages:
                 self._due = time.monotonic() + _RESCAN
             return dict(self._runs)
 
-    def rescan(self) -> None:
-        """Look through the folder again, when it is asked for next."""
-        self._due = 0.0
-
     def _listed(self) -> list[ListedRun]:
         listed = []
         for number, (path, one) in enumerate(self._found().items()):
@@ -139,8 +135,8 @@ class Server(ThreadingHTTPServer):
         self.pages = pages
         self.host = host
         try:
-            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-            self.address_family = found[0][0]
+            addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            self.address_family = addresses[0][0]
             super().__init__((host, port), _Handler)
         except socket.gaierror as error:
             raise InputError(

@@ -68,13 +68,8 @@ def available() -> bool:
     return _available
 
 
-def can_take_calls() -> bool:
-    """Return whether plain calls can be taken natively (``calls.c``) here."""
-    return _can_read_tensors
-
-
 def takes_calls() -> bool:
-    """Return whether they are: where they can, unless ``TORCHTAP_NATIVE=0`` is set."""
+    """Return whether plain calls are taken natively (``calls.c``): unless ``TORCHTAP_NATIVE=0``."""
     return _can_read_tensors and os.environ.get("TORCHTAP_NATIVE", "1") != "0"
 
 
@@ -110,8 +105,6 @@ def _missing(*arguments: int) -> None:
 
 accumulate_address: Callable[[int, int, int, int, int, int, int], None]
 """``(data, numel, dtype code, row, histogram or 0, sample or 0, threads)``, all addresses."""
-accumulate_sum_address: Callable[[int, int, int, int, int], None]
-"""``(data, outer, inner, dtype code, sums)``, all addresses."""
 take_address: Callable[[int, int, int, int, int], None]
 """``(data, numel, dtype code, aim, threads)``, all addresses; see :class:`KernelArgs`."""
 replace_address: Callable[[int, int, int, int, int], None]
@@ -121,11 +114,9 @@ look_address: Callable[[int, int, int], bool] | None = None
 if _available:
     look_address = getattr(_kernel, "are_finite", None)
     accumulate_address = _kernel.accumulate
-    accumulate_sum_address = _kernel.accumulate_sum
     take_address, replace_address = _kernel.take, _kernel.replace
 else:
-    accumulate_address = accumulate_sum_address = _missing
-    take_address = replace_address = _missing
+    accumulate_address = take_address = replace_address = _missing
 
 
 class SparseLog:
@@ -273,7 +264,7 @@ def accumulate(
         row: ``float64[16]``, contiguous.
         histogram: ``int64[8192]``, contiguous, or ``None``.
         sample: how many elements to count in the histogram, one in each of so many equal parts at
-            a hashed place; 0 for all. A tensor of at most four times as many is counted
+            a hashed place; 0 for all. A tensor of at most twice as many is counted
             completely, which takes less time. Successive tensors of a row are sampled in
             different places; the same ones in the same order always give the same counts.
 
@@ -312,18 +303,6 @@ def accumulate_channels(tensor: Tensor, rows: Tensor) -> None:
     _kernel.accumulate_channels(
         tensor.data_ptr(), outer, channels, inner, code, rows.data_ptr(), threads
     )
-
-
-def accumulate_sum(tensor: Tensor, sums: Tensor) -> None:
-    """Add a tensor, summed over its first dim, to ``sums``.
-
-    Args:
-        tensor: ``[outer, ...]``, on the CPU, of a dtype in :data:`DTYPES`.
-        sums: ``float64[...]``, contiguous. NaN and infinities go in as they are.
-    """
-    tensor = tensor.resolve_neg().contiguous()
-    code = DTYPES[tensor.dtype]
-    accumulate_sum_address(tensor.data_ptr(), tensor.shape[0], sums.numel(), code, sums.data_ptr())
 
 
 def are_finite(tensors: Iterable[Tensor], others: list[Tensor]) -> bool:
@@ -368,18 +347,6 @@ def _lies_ready(tensor: Tensor) -> bool:
     if type(tensor) is not Tensor or not tensor.is_cpu or tensor.layout is not torch.strided:
         return False
     return not tensor.is_nested and (tensor.is_contiguous() or fills_its_memory(tensor))
-
-
-def merge(
-    row: Tensor, other: Tensor, histogram: Tensor | None = None, more: Tensor | None = None
-) -> None:
-    """Merge a row into another, and the histogram ``more`` into ``histogram``."""
-    _kernel.merge(
-        row.data_ptr(),
-        other.data_ptr(),
-        0 if histogram is None else histogram.data_ptr(),
-        0 if more is None else more.data_ptr(),
-    )
 
 
 def drain(rows: Tensor, histograms: Tensor, scratch: Scratch | None = None) -> Drained:

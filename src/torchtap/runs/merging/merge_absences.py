@@ -9,7 +9,7 @@ from torchtap.core.absence import Absence
 from torchtap.core.record import said_steps
 from torchtap.core.site import Site
 from torchtap.core.text import plural
-from torchtap.runs.merging.rules import said_ranks
+from torchtap.runs.merging.placement_rules import said_ranks
 
 _BUFFERS = "each rank keeps buffers of its own, unless DDP broadcasts them (broadcast_buffers=True)"
 
@@ -18,7 +18,7 @@ Groups = Sequence[tuple[int, ...]]
 
 
 @dataclass(slots=True)
-class Findings:
+class MergeAbsences:
     """The absences of a merged run, and the replicas that differ.
 
     Attributes:
@@ -66,8 +66,8 @@ class Findings:
     @property
     def in_order(self) -> list[Absence]:
         """Replicas that differ, by the step in which they began to."""
-        found = sorted(dict.fromkeys(self.differing), key=lambda entry: entry[0])
-        return [absence for _, absence in found]
+        by_step = sorted(dict.fromkeys(self.differing), key=lambda entry: entry[0])
+        return [absence for _, absence in by_step]
 
     @property
     def absent(self) -> list[Absence]:

@@ -1,10 +1,11 @@
-"""The list of the contents of a run, by site and without values. Knows nothing of torch."""
+"""The inventory of a run: what is at which site, without values. Knows nothing of torch."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,6 +16,9 @@ from torchtap.core.site import Site
 from torchtap.runs.meta import Meta
 from torchtap.runs.records import distinct
 from torchtap.runs.store.index import Index
+
+if TYPE_CHECKING:
+    from torchtap.runs.contents import Contents
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +59,8 @@ class MeasuredEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
-    """The list of the contents of a run.
+class Inventory:
+    """The inventory of a run: a summary for each site.
 
     Attributes:
         model: class name of the model.
@@ -113,23 +117,23 @@ class Listing:
         }
 
 
-def listing_of(
+def inventory_of(
     index: Index,
     meta: Meta,
     absent: Iterable[Absence],
     measured: Iterable[MeasuredEntry] = (),
     num_measured_steps: int = 0,
-) -> Listing:
+) -> Inventory:
     """List the values of an index, without looking at them one by one, and what was measured."""
     tables = index.tables
-    found = np.asarray(index.columns["phase"])
+    phase_codes = np.asarray(index.columns["phase"])
     phases = {name: number for number, name in enumerate(tables.phase)}
-    is_forward = found == phases[FORWARD]
-    counts = np.bincount(found, minlength=len(tables.phase))
+    is_forward = phase_codes == phases[FORWARD]
+    counts = np.bincount(phase_codes, minlength=len(tables.phase))
     forward = index if is_forward.all() else index.only(is_forward)
     entries = _entries(forward)
     measured_at = {entry.site: entry for entry in measured}
-    return Listing(
+    return Inventory(
         model=meta.model,
         sites=tuple(entries[site] for site in _in_order(entries, meta.modules)),
         num_records=int(is_forward.sum()),
@@ -143,6 +147,50 @@ def listing_of(
         rank=meta.rank,
         world_size=meta.world_size,
     )
+
+
+def inventory_of_contents(held: Contents) -> Inventory:
+    """List what a run holds, wherever it is kept."""
+    series = held.series
+    measured = [
+        MeasuredEntry(one.site, one.dtype, one.shape) for one in series.measured if one.is_seen
+    ]
+    on_disk = held.recorded.values.entries
+    index = _index_of(held) if on_disk is None else on_disk
+    return inventory_of(index, held.meta, held.source.absent, measured, len(series.steps))
+
+
+def _index_of(held: Contents) -> Index:
+    """The values in memory as the index of a folder has them, as far as they are listed."""
+    names = ("site", "step", "phase", "dtype", "shape", "nbytes")
+    rows = [(site, step, phase, *fact) for site, step, phase, fact in held.index.facts(held.sites)]
+    columns = zip(*rows, strict=True) if rows else ((),) * len(names)
+    return Index.from_values({name: list(one) for name, one in zip(names, columns, strict=True)})
+
+
+def inventory_of_file(path: str | Path) -> Inventory:
+    """List the run in a file, or in a folder; loads neither values nor torch.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        RunError: the file is not a run of torchtap.
+    """
+    if Path(path).is_dir():
+        from torchtap.runs.store.folder_inventory import inventory_of_folder
+
+        return inventory_of_folder(Path(path))
+    from torchtap.runs.single_file.description import read_description
+    from torchtap.runs.single_file.header import describing
+
+    description = read_description(path)
+    with describing(description.header.path):
+        return inventory_of(
+            description.index,
+            description.meta,
+            description.absent,
+            description.measured,
+            description.num_measured_steps,
+        )
 
 
 def _entries(index: Index) -> dict[Site, SiteEntry]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import torchtap as tt
-from torchtap.failures.call_numbers import ordinal
+from torchtap.failures.failed_call import ordinal
 
 
 class Twice(nn.Module):

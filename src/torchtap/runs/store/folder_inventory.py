@@ -7,12 +7,12 @@ from pathlib import Path
 
 from torchtap.core.absence import WHOLE_RUN, Absence
 from torchtap.core.errors import RunError
-from torchtap.runs.listing import Listing, listing_of
+from torchtap.runs.inventory import Inventory, inventory_of
 from torchtap.runs.meta import Meta, meta_of
 from torchtap.runs.single_file.description import Description, read_description
 from torchtap.runs.store.attempt_reader import AttemptReader
-from torchtap.runs.store.history import absences, counted, limits_of
-from torchtap.runs.store.index import Index, joined
+from torchtap.runs.store.history import absences, current_values, valid_until_of
+from torchtap.runs.store.index import Index, joined_indices
 from torchtap.runs.store.layout import (
     RUN_FILE,
     SERIES,
@@ -24,7 +24,7 @@ from torchtap.runs.store.layout import (
 )
 
 
-def list_folder(path: Path) -> Listing:
+def inventory_of_folder(path: Path) -> Inventory:
     """List a run in a folder; of several ranks all their values, not merged.
 
     Raises:
@@ -34,8 +34,8 @@ def list_folder(path: Path) -> Listing:
     indices, absent, metas = [], list[Absence](), list[Meta]()
     measured: list[Description] = []
     for number, attempts in ranks.items():
-        limits = limits_of(attempts)
-        indices += [counted(one.index, limits[key]) for key, one in attempts.items()]
+        valid_until = valid_until_of(attempts)
+        indices += [current_values(one.index, valid_until[key]) for key, one in attempts.items()]
         where = f"rank {number}: " if len(ranks) > 1 else ""
         absent += [entry._replace(reason=f"{where}{entry.reason}") for entry in absences(attempts)]
         last = list(attempts.values())[-1]
@@ -45,12 +45,12 @@ def list_folder(path: Path) -> Listing:
                 measured.append(read_description(last.folder / SERIES))
             except (OSError, RunError):
                 absent.append(Absence(WHOLE_RUN, f"{where}{SERIES_DAMAGED}"))
-    whole = joined([one for one in indices if len(one)] or [Index.empty()])
+    whole = joined_indices([index for index in indices if len(index)] or [Index.empty()])
     meta = metas[0] if len(ranks) == 1 else replace(metas[0], rank=None)
     if not measured:
-        return listing_of(whole, meta, absent)
+        return inventory_of(whole, meta, absent)
     first = measured[0]
-    return listing_of(whole, meta, absent, first.measured, first.num_measured_steps)
+    return inventory_of(whole, meta, absent, first.measured, first.num_measured_steps)
 
 
 def attempts_by_rank(path: Path) -> dict[int, dict[int, AttemptReader]]:
@@ -65,11 +65,11 @@ def attempts_by_rank(path: Path) -> dict[int, dict[int, AttemptReader]]:
     if (path / RUN_FILE).exists():
         read_json(path / RUN_FILE)
     folders = {0: path} if attempts_in(path) else ranks_in(path)
-    found = {
+    by_rank = {
         number: {n: AttemptReader(one) for n, one in attempts_in(folder).items()}
         for number, folder in folders.items()
     }
-    found = {number: attempts for number, attempts in found.items() if attempts}
-    if not found:
+    by_rank = {number: attempts for number, attempts in by_rank.items() if attempts}
+    if not by_rank:
         raise RunError(f"{path} is a folder and no run: it has none of the folders rank-00000, ...")
-    return found
+    return by_rank

@@ -26,7 +26,7 @@ _PARTS = (ast.IfExp, ast.BoolOp, ast.Lambda, ast.comprehension, ast.ListComp, as
 _EITHER = {"body": "orelse", "orelse": "body"}
 
 
-def call_number(failure: Failure) -> str:
+def which_call(failure: Failure) -> str:
     """Return which call of the running module failed, of several; empty where it is not known.
 
     Calls may stand inside each other: the innermost that is one of several is told. Only lines that
@@ -39,17 +39,17 @@ def call_number(failure: Failure) -> str:
         called = frame.value_of(node.func) if isinstance(node, ast.Call) else None
         if not isinstance(node, ast.Call) or not isinstance(called, nn.Module):
             continue
-        found = _number(frame, node, called)
-        if found is None:
+        numbered = _call_number(frame, node, called)
+        if numbered is None:
             break
-        number, is_followed = found
+        number, is_followed = numbered
         if number > 1 or is_followed:
             inside = f"inside {failure.names.module(called)}, in its"
             whose = "its" if called is failure.module else inside
             of = failure.names.module(caller).removesuffix(" itself")
             return f"{whose} {ordinal(number)} call in this forward of {of}"
-    num = _num_in_input(failure)
-    return f"on a result of {plural(num, 'earlier call')} of it" if num else ""
+    num_calls = _num_calls_in_input(failure)
+    return f"on a result of {plural(num_calls, 'earlier call')} of it" if num_calls else ""
 
 
 def ordinal(number: int) -> str:
@@ -58,13 +58,13 @@ def ordinal(number: int) -> str:
     return f"{number}{'th' if teen else {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th')}"
 
 
-def _num_in_input(failure: Failure) -> int:
+def _num_calls_in_input(failure: Failure) -> int:
     """Return how many calls of the running module are in the graphs of the failed operands."""
     module = failure.module
     if type(module) not in _ONE_NODE:
         return 0
     weight = vars(module).get("_parameters", {}).get("weight")
-    computed = [one.value for one in failure.tensors if one.value.grad_fn is not None]
+    computed = [tensor.value for tensor in failure.tensors if tensor.value.grad_fn is not None]
     if weight is None or not computed:  # It has no weight while it is being made.
         return 0
     return sum(
@@ -74,7 +74,9 @@ def _num_in_input(failure: Failure) -> int:
     )
 
 
-def _number(frame: TracebackFrame, here: ast.Call, module: nn.Module) -> tuple[int, bool] | None:
+def _call_number(
+    frame: TracebackFrame, here: ast.Call, module: nn.Module
+) -> tuple[int, bool] | None:
     """Return the number of the module's call in this run of the function, and if others follow.
 
     ``None`` where the source does not tell.
@@ -86,10 +88,10 @@ def _number(frame: TracebackFrame, here: ast.Call, module: nn.Module) -> tuple[i
     loops = [node for node, field in around if isinstance(node, LOOPS) and field == "body"]
     if len(loops) > 1 or any(field == "handlers" for _, field in around):
         return None
-    rounds = _round(frame, loops[0]) if loops else 0
+    rounds = _num_rounds(frame, loops[0]) if loops else 0
     if rounds is None:
         return None
-    before = each = 0
+    num_before = num_each_round = 0
     is_followed = bool(loops)
     for call in _calls(function):
         inside = any(_holds_node(one, call) for loop in loops for one in loop.body)
@@ -101,9 +103,9 @@ def _number(frame: TracebackFrame, here: ast.Call, module: nn.Module) -> tuple[i
         elif is_of_it is None or (is_of_it and has_run is None):
             return None  # It may have been called there.
         elif is_of_it:
-            each += inside
-            before += is_earlier
-    return before + rounds * each + 1, is_followed
+            num_each_round += inside
+            num_before += is_earlier
+    return num_before + rounds * num_each_round + 1, is_followed
 
 
 @lru_cache(maxsize=256)
@@ -125,7 +127,7 @@ def _is_of(frame: TracebackFrame, call: ast.Call, module: nn.Module) -> bool | N
         return _is_method_without_modules(frame, call.func)
     if isinstance(called, nn.Module):
         return None if _holds(called, module) else False
-    given = (*call.args, *(one.value for one in call.keywords))
+    given = (*call.args, *(keyword.value for keyword in call.keywords))
     is_handed = any(_holds(frame.value_of(one), module) for one in given)
     is_open = callable(called) and _is_of_program(inspect.unwrap(called))
     return None if is_handed or is_open else False
@@ -172,20 +174,20 @@ def _has_run(function: ast.AST, call: ast.Call, around: Sequence[Block]) -> bool
         if ends or (node, _EITHER.get(field, "")) in around:
             return False  # Nothing runs after a branch that returns, or it is the other branch.
     parts = (one for one in ast.walk(function) if isinstance(one, _PARTS))
-    return None if others or any(_holds_node(one, call) for one in parts) else True
+    return None if others or any(_holds_node(part, call) for part in parts) else True
 
 
-def _round(frame: TracebackFrame, loop: ast.AST) -> int | None:
+def _num_rounds(frame: TracebackFrame, loop: ast.AST) -> int | None:
     """Return how many rounds of a ``range`` or ``enumerate`` loop are done, and none left early."""
     called = loop.iter if isinstance(loop, ast.For) else None
     name = getattr(called.func, "id", "") if isinstance(called, ast.Call) else ""
     if not isinstance(loop, ast.For) or not isinstance(called, ast.Call):
         return None
-    given = [frame.value_of(one) for one in called.args]
+    given = [frame.value_of(arg) for arg in called.args]
     target, start, step = loop.target, 0, 1
     if name == "enumerate" and isinstance(target, ast.Tuple | ast.List):
         target = target.elts[0]
-        given += [frame.value_of(one.value) for one in called.keywords]
+        given += [frame.value_of(keyword.value) for keyword in called.keywords]
         start = given[1] if len(given) > 1 else 0
     elif name == "range":
         start, step = given[0] if len(given) > 1 else 0, given[2] if len(given) > 2 else 1

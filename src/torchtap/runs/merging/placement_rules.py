@@ -92,7 +92,7 @@ class Whole:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class MergeRule:
     """The rule by which a site is merged.
 
     Attributes:
@@ -124,11 +124,11 @@ class Rule:
             first = {place: ranks[0] for place, ranks in whole.parts.items() if ranks[0] in held}
             parts = {place: held[rank] for place, rank in first.items()}
             if parts:
-                wholes.append(joined(parts, whole.axes, algebra))
+                wholes.append(joined_whole(parts, whole.axes, algebra))
         return algebra.merge(wholes) if wholes else None
 
 
-def rule_of(site: Site, labels: Mapping[int, tuple[str, ...]], ranks: Ranks) -> Rule:
+def rule_of(site: Site, labels: Mapping[int, tuple[str, ...]], ranks: Ranks) -> MergeRule:
     """Return the rule by which the parts of the ranks are merged.
 
     Args:
@@ -156,12 +156,12 @@ def rule_of(site: Site, labels: Mapping[int, tuple[str, ...]], ranks: Ranks) -> 
     if is_state:
         is_sum = how == "losses" and ranks.num_microbatches != 1
         notes += [BEFORE_SCALING] if is_sum else []
-        return Rule(tuple(wholes), others, tuple(dict.fromkeys(notes)))
+        return MergeRule(tuple(wholes), others, tuple(dict.fromkeys(notes)))
     if site.is_gradient:
         notes += _factor(ranks)
     together = [f"{len(wholes)} parts of the batch together"] if len(wholes) > 1 else []
     together += [f"without {said_ranks(ranks.missing)}"] if ranks.missing else []
-    return Rule(tuple(wholes), others, tuple(dict.fromkeys(notes)), tuple(together))
+    return MergeRule(tuple(wholes), others, tuple(dict.fromkeys(notes)), tuple(together))
 
 
 def _factor(ranks: Ranks) -> list[str]:
@@ -206,7 +206,7 @@ def fold(
     return whole
 
 
-def joined(parts: Mapping[Coordinate, T], axes: Sequence[Axis], algebra: Algebra[T]) -> T:
+def joined_whole(parts: Mapping[Coordinate, T], axes: Sequence[Axis], algebra: Algebra[T]) -> T:
     """Join the shards of one whole, given by their places in the mesh."""
     return fold(parts, axes, lambda row, axis: algebra.join(row, axis.dim))
 
