@@ -188,7 +188,7 @@ def _listed_columns(path: str) -> list[str]:
 
     said = {**{name: one.meaning for name, one in NAMES.items()}, **ROW_COLUMNS}
     if Path(path).exists():
-        further = [one.name for one in open_saved(path).series.statistics]
+        further = [statistic.name for statistic in open_saved(path).series.statistics]
         said |= dict.fromkeys(further, "a further statistic of this run")
     room = max(map(len, said))
     return [f"{name:<{room}}  {what}" for name, what in said.items()]

@@ -95,5 +95,8 @@ def show_guesses(model: str, guesses: Sequence[Guess]) -> Page:
     lines = [f"  {guess.probability:6.1%}  {guess.index:>4} {guess.name}" for guess in guesses]
     first, *others = lines
     return Page(
-        Line(f"{model} sees", "head"), Line(first, "good"), *(Line(one) for one in others), BLANK
+        Line(f"{model} sees", "head"),
+        Line(first, "good"),
+        *(Line(other) for other in others),
+        BLANK,
     )

@@ -148,6 +148,8 @@ def _no_state(model: nn.Module, pattern: Pattern) -> str:
         for port in ("param", "buffer")
         if names[path][port]
     ]
-    found = list(dict.fromkeys((*here[:1], *elsewhere[:3])))
-    others = f". There is: {', '.join(map(repr, found))}." if found else ", nor anywhere else."
+    candidates = list(dict.fromkeys((*here[:1], *elsewhere[:3])))
+    others = (
+        f". There is: {', '.join(map(repr, candidates))}." if candidates else ", nor anywhere else."
+    )
     return f"{str(pattern)!r}{others}"

@@ -366,7 +366,7 @@ def show_plan(plan: Plan) -> Page:
     ]
     others = [("", f"{pattern} (a tt.mark, if one is reached)") for pattern in plan.unmatched]
     others += [(f"not {entry.site}", entry.reason) for entry in plan.absent]
-    others += [(f"to {one.target}", str(one)) for one in plan.sizes]
+    others += [(f"to {size.target}", str(size)) for size in plan.sizes]
     head = f"Plan for {plan.model}: {', '.join(plan.where)}, {len(plan.taps)} modules"
     return Page(Listed(taps, title=head, limit=_MOST_LINES, noun="module"), Listed(others))
 

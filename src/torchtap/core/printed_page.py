@@ -164,7 +164,7 @@ class Grid:
     def lines(self, width: int, *, color: bool) -> list[str]:
         """Return the table as lines of text."""
         table = [[_cell(one) for one in row] for row in self.rows]
-        head = [[Cell(one, "head") for one in self.headers]] if self.headers else []
+        head = [[Cell(header, "head") for header in self.headers]] if self.headers else []
         wide = [
             max(breadth(one.text) for one in column) for column in zip(*head, *table, strict=True)
         ]

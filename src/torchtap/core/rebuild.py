@@ -155,10 +155,10 @@ class _Maker:
         return self._function(name, tensor)
 
     def _ask_inside(self, value: Any, name: str, above: frozenset[int]) -> None:
-        found: list[Leaf] = []
-        look_into(value, name, found, above, self._walked, self._unseen)
+        inside: list[Leaf] = []
+        look_into(value, name, inside, above, self._walked, self._unseen)
         kind = kind_name(value)
-        for leaf, tensor in found:
+        for leaf, tensor in inside:
             if self._new(leaf, tensor, kind) is not tensor:
                 pattern = f"{name}.*" if name else leaf
                 raise EditError(

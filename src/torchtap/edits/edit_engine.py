@@ -350,9 +350,9 @@ def _sides(tap: Tap, *, is_root: bool, has_nodes: bool) -> tuple[bool, bool]:
 
 
 def _refuse_graph_outputs(name: str, tap: Tap, output: Any) -> None:
-    found = leaves(output)
-    together = from_one_compiled_graph(tensor for _, tensor in found)
-    for leaf, tensor in found:
+    outputs = leaves(output)
+    together = from_one_compiled_graph(tensor for _, tensor in outputs)
+    for leaf, tensor in outputs:
         if id(tensor) in together and tap.state("grad_output", leaf) is not None:
             site = Site(tap.path, "grad_output", leaf)
             raise EditError(

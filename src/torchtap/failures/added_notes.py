@@ -68,10 +68,10 @@ def explain(
 ) -> tuple[Failure, KnownMessage | None, Explanation | None]:
     """Return the failure of an exception, the message that was recognised, and what it means."""
     failure = Failure(error, model)
-    found = recognise(failure)
-    if found is None:
+    known = recognise(failure)
+    if known is None:
         return failure, None, None
-    return failure, found, SITUATIONS[found.name](failure, found.match)
+    return failure, known, SITUATIONS[known.name](failure, known.match)
 
 
 def _note(error: BaseException, model: nn.Module | None) -> str:
@@ -128,7 +128,7 @@ def _rows(failure: Failure, explanation: Explanation) -> Iterator[tuple[str, str
         yield "line", place_of(user)
     if "in DataLoader worker process" in failure.text.partition("\n")[0]:
         yield from _line_of_worker(failure.text)
-    outermost = next((one for one in failure.frames if one.is_user), None)
+    outermost = next((frame for frame in failure.frames if frame.is_user), None)
     if outermost is not None and outermost is not user:
         yield "from", place_of(outermost)
     if failure.operation and (user is None or failure.operation not in user.text):

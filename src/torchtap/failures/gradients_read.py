@@ -28,18 +28,19 @@ class Read(NamedTuple):
 
 def gradients_read(failure: Failure) -> list[Read]:
     """The gradients in the expression that failed that are ``None``."""
-    found: list[Read] = []
+    reads: list[Read] = []
     for frame in reversed(failure.frames):
         if frame.expression is not None:
-            found += _reads(frame, frame.expression)
-        if found or not frame.is_torch:
+            reads += _reads(frame, frame.expression)
+        if reads or not frame.is_torch:
             break
     user = failure.user
-    if not found and user is not None and user is not failure.frames[-1]:
-        found += _reads(user, user.expression) if user.expression is not None else []
-    if not found and user is not None:
-        found += _of_variable(user)
-    return found
+    if not reads and user is not None and user is not failure.frames[-1]:
+        reads += _reads(user, user.expression) if user.expression is not None else []
+    # g = p.grad; g.norm(): the expression names the variable alone.
+    if not reads and user is not None:
+        reads += _of_variable(user)
+    return reads
 
 
 def _reads(frame: TracebackFrame, expression: ast.AST) -> Iterator[Read]:

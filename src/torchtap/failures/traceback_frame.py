@@ -152,14 +152,14 @@ class TracebackFrame:
                 held = getattr(owner, "__dict__", {})
                 state = _STATE if isinstance(owner, nn.Module) else ()
                 tables = (held, *(held.get(name, {}) for name in state))
-                return next((one[node.attr] for one in tables if node.attr in one), MISSING)
+                return next((table[node.attr] for table in tables if node.attr in table), MISSING)
             case ast.Subscript():
                 return _item_of(self.value_of(node.value), self.value_of(node.slice))
             case ast.UnaryOp(op=ast.USub()):
                 value = self.value_of(node.operand)
                 return -value if type(value) in (int, float) else MISSING
             case ast.List() | ast.Tuple():
-                return [self.value_of(one) for one in node.elts]
+                return [self.value_of(element) for element in node.elts]
         return MISSING
 
 

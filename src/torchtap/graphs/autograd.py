@@ -170,8 +170,8 @@ def read_autograd(
         found.numbers.append(_number(node))
     types = [node.types for node in found.nodes]
     found.edges = [
-        Edge(one.source, one.target, one.slot, one.output, _at(types[one.target], one.output))
-        for one in found.edges
+        Edge(edge.source, edge.target, edge.slot, edge.output, _at(types[edge.target], edge.output))
+        for edge in found.edges
     ]
     return found
 

@@ -85,9 +85,9 @@ def lay_out(
 
 def _ranks(num: int, arrows: Sequence[tuple[int, int]]) -> list[int]:
     """Return the rank of each box: arrows go to higher ranks, and are short."""
-    found = [0] * num
+    ranks = [0] * num
     for start, end in sorted(arrows, key=lambda arrow: arrow[1]):
-        found[end] = max(found[end], found[start] + 1)
+        ranks[end] = max(ranks[end], ranks[start] + 1)
     # What may stand lower, and has no more arrows coming in than going out, stands right above what
     # it leads to: the arrows that get shorter are more than those that get longer.
     after: dict[int, list[int]] = {}
@@ -96,9 +96,9 @@ def _ranks(num: int, arrows: Sequence[tuple[int, int]]) -> list[int]:
         after.setdefault(start, []).append(end)
     for box in reversed(range(num)):
         if box in after and entering[box] <= len(after[box]):
-            found[box] = min(found[end] for end in after[box]) - 1
-    lowest = min(found, default=0)
-    return [rank - lowest for rank in found]
+            ranks[box] = min(ranks[end] for end in after[box]) - 1
+    lowest = min(ranks, default=0)
+    return [rank - lowest for rank in ranks]
 
 
 def _rows(num: int, edges: Sequence[tuple[int, int]], ranks: Sequence[int]) -> list[list[int]]:

@@ -188,15 +188,15 @@ class Trace:
             replace(call, has_raised=True) if call.id in self._raised else call
             for call in self.calls
         ]
-        found = leaves(output)
-        for name, tensor in found:
+        outputs = leaves(output)
+        for name, tensor in outputs:
             self.flow.note_unmarked(tensor)
             source = self._source(tensor)
             if source is not None:
                 target = self._new(Item("output", OUTPUT, OUTSIDE, name, (type_of(tensor),)), [])
                 self.edges.append((source, target, 0, 0, type_of(tensor)))
         self._nodes = {}  # They hold the graph.
-        return found
+        return outputs
 
     def _end(self, last: _Open) -> None:
         """Note the call in which the forward raised."""
@@ -269,7 +269,7 @@ class Trace:
         """Make one node of a module without modules in it, whatever operations ran in it."""
         item = self._new(Item(call.type, MODULE, call.id, call.path, call.outputs), tensors)
         cut = [self.items[one] for one in done.items if self.items[one].cut_slots]
-        if cut and not any(one.requires_grad for one in tensors):
+        if cut and not any(tensor.requires_grad for tensor in tensors):
             self.items[item].note, self.items[item].cut_slots = cut[0].note, cut[0].cut_slots
         self.merged.update(dict.fromkeys(done.items, item))
         for place, (source, kind) in enumerate(done.taken):
@@ -286,8 +286,12 @@ class Trace:
         """Return an operation's inputs as they are before it runs and writes into some of them."""
         flow, path = self.flow, self._path
         return [
-            Taken(one, one.requires_grad, flow.source_of(one, path) if one.requires_grad else "")
-            for one in tensors
+            Taken(
+                tensor,
+                tensor.requires_grad,
+                flow.source_of(tensor, path) if tensor.requires_grad else "",
+            )
+            for tensor in tensors
         ]
 
     def ran(self, name: str, inputs: Sequence[Taken], given: Sequence[Tensor]) -> None:
@@ -366,7 +370,7 @@ class Trace:
         return item
 
     def _behind(self, node: Any) -> set[int]:
-        found: set[int] = set()
+        behind: set[int] = set()
         todo, seen = [node], {node}
         while todo and len(seen) < MOST_HIDDEN:
             for following, _ in todo.pop().next_functions:
@@ -374,10 +378,10 @@ class Trace:
                     continue
                 seen.add(following)
                 if following in self._nodes:
-                    found.add(self._nodes[following])
+                    behind.add(self._nodes[following])
                 else:
                     todo.append(following)
-        return found
+        return behind
 
 
 class _Functions(TorchFunctionMode):
@@ -393,12 +397,12 @@ class _Functions(TorchFunctionMode):
         # What a backward inside of the forward runs is no part of the forward's graph.
         if current_task() != -1 or self._trace.is_busy:
             return func(*args, **(kwargs or {}))
-        tensors = [one for one in _pytree.tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
+        tensors = [leaf for leaf in _pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         taken = self._trace.taken(tensors)
         result = func(*args, **(kwargs or {}))
         if taken:
             name = _name_of(func)
-            given = [one for one in _pytree.tree_leaves(result) if isinstance(one, Tensor)]
+            given = [leaf for leaf in _pytree.tree_leaves(result) if isinstance(leaf, Tensor)]
             # It returns nothing, and has written into its first argument.
             if name == "setitem":
                 given = [args[0]]
@@ -445,12 +449,12 @@ def _line() -> str:
 
 def outermost_scripted(modules: Mapping[str, nn.Module]) -> list[str]:
     """Return paths of the scripted modules that stand in no other one."""
-    found: list[str] = []
+    paths: list[str] = []
     for path, module in modules.items():
-        inside = any(not one or path.startswith(f"{one}.") for one in found)
+        inside = any(not one or path.startswith(f"{one}.") for one in paths)
         if isinstance(module, torch.jit.ScriptModule) and not inside:
-            found.append(path)
-    return found
+            paths.append(path)
+    return paths
 
 
 def _type_of_module(module: nn.Module) -> str:

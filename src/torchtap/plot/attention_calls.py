@@ -213,10 +213,10 @@ class _Watcher:
         operands = list(args[1:] if name == "einsum" else args[:1])
         if operands and isinstance(operands[0], list | tuple):
             operands = list(operands[0])
-        for one in operands:
-            found = self._softmaxes.pop(id(one), None)
-            if found is not None:
-                self._add(self._by_heads(found[1]), GIVEN)
+        for operand in operands:
+            weights = self._softmaxes.pop(id(operand), None)
+            if weights is not None:
+                self._add(self._by_heads(weights[1]), GIVEN)
 
     def _by_heads(self, weights: Tensor) -> Tensor:
         """``[B, heads, L, S]``, where batch and heads may be one dimension."""

@@ -73,7 +73,7 @@ def limits_of(arrays: Iterable[Array], clip: float = 0.0) -> Limits:
     """
     import numpy
 
-    parts = [one[numpy.isfinite(one)].ravel() for one in arrays]
+    parts = [array[numpy.isfinite(array)].ravel() for array in arrays]
     finite = numpy.concatenate(parts) if parts else numpy.zeros(0)
     reach = float(numpy.quantile(abs(finite), 1 - clip)) if finite.size else 0.0
     reach = reach or 1.0

@@ -172,7 +172,7 @@ def _remarks(maps: Maps) -> list[str]:
     bad = bad_words(maps.values)
     if bad:
         said.append(f"{bad} (magenta)")
-    states = [constant_of(one) for one in maps.values]
+    states = [constant_of(value) for value in maps.values]
     zero, constant = states.count("0"), len([s for s in states if s and s != "0"])
     if zero:
         said.append(f"{count(zero)} all zero")

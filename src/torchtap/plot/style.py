@@ -143,8 +143,8 @@ def wrapped(text: str, inches: float, points: float = TEXT) -> list[str]:
 
 def plain(texts: Sequence[Text]) -> None:
     """Draw texts as they are: ``$`` opens no formula."""
-    for one in texts:
-        one.set_parse_math(False)
+    for text in texts:
+        text.set_parse_math(False)
 
 
 # ---------------------------------------------------------------------- axes
@@ -227,7 +227,7 @@ def write_head(
         above: points that are left free above the axes.
     """
     room = _room_above(ax) if room is None else room
-    said = [part for one in lines if one for part in wrapped(one, room)]
+    said = [part for line in lines if line for part in wrapped(line, room)]
     titles = wrapped(title, room, points) if isinstance(title, str) else title
     pad = 6.0 + above
     if said:

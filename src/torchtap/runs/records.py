@@ -85,8 +85,8 @@ def distinct(column: NDArray[Any]) -> NDArray[Any]:
         return column
     is_new = column[1:] != column[:-1]
     if (column[1:] < column[:-1]).any():
-        found: NDArray[Any] = np.unique(column)
-        return found
+        values: NDArray[Any] = np.unique(column)
+        return values
     chosen: NDArray[Any] = column[np.concatenate([[0], np.flatnonzero(is_new) + 1])]
     return chosen
 
@@ -214,7 +214,7 @@ class Records(Sequence[Record]):
             numbers = [self._number_of(site) for site in sites]
         new["site"], new["step"], new["call"], new["backward"] = numbers, steps, calls, backwards
         new["phase"] = [self._phases.number(phase) for phase in phases]
-        new["labels"] = [self._labels.number(one) for one in labels]
+        new["labels"] = [self._labels.number(label) for label in labels]
         new["version"] = versions
         self._length = end
 
@@ -252,8 +252,8 @@ class Records(Sequence[Record]):
             for value, site, step, call, phase, backward, label, version in zip(
                 values, *columns, strict=True
             ):
-                found = (phases[phase], backward, labels[label], value, version)
-                yield new_record(Record, (sites[site], step, call, *found))
+                rest = (phases[phase], backward, labels[label], value, version)
+                yield new_record(Record, (sites[site], step, call, *rest))
 
     def column(self, name: str) -> NDArray[Any]:
         """``site`` (number in ``sites``), ``step``, ``call``, ``backward`` or ``version``, and
@@ -264,13 +264,13 @@ class Records(Sequence[Record]):
 
     def column_at(self, name: str, places: Places) -> NDArray[Any]:
         """Return a column at some places; of a large run on disk the others are not computed."""
-        found: NDArray[Any] = self._table[name][places]
-        return found
+        column: NDArray[Any] = self._table[name][places]
+        return column
 
     def in_phase(self, phase: str) -> NDArray[np.bool_]:
         """Return which records are of a phase."""
-        found: NDArray[np.bool_] = self.column("phase") == self._phases.number(phase)
-        return found
+        is_in_phase: NDArray[np.bool_] = self.column("phase") == self._phases.number(phase)
+        return is_in_phase
 
     def number_of(self, site: Site) -> int | None:
         """The number of a site, or ``None`` if it has no record."""

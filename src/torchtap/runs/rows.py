@@ -93,12 +93,12 @@ class SiteRows:
     @property
     def mark(self) -> int:
         """A checksum of steps, numbers of rows and, of values on disk, of what is in them."""
-        found = crc32(self.steps.astype(np.int64).tobytes(), crc32(self.starts.tobytes()))
+        checksum = crc32(self.steps.astype(np.int64).tobytes(), crc32(self.starts.tobytes()))
         entries = self._records.values.entries
         if entries is not None and "crc32" in entries.columns:
             sums = np.asarray(entries.columns["crc32"][self._places])
-            found = crc32(sums.astype(np.uint32).tobytes(), found)
-        return found
+            checksum = crc32(sums.astype(np.uint32).tobytes(), checksum)
+        return checksum
 
     def step_of(self, row: int) -> int:
         """The step of a row."""
@@ -120,20 +120,21 @@ class SiteRows:
         return self._value(0)
 
     def _checked(self, indices: Any) -> Numbers:
-        found = np.asarray(indices)
-        if found.ndim != 1 or (found.dtype.kind not in "iu" and found.size):
+        numbers = np.asarray(indices)
+        if numbers.ndim != 1 or (numbers.dtype.kind not in "iu" and numbers.size):
             raise InputError(
-                f"rows() takes whole numbers in one dim, and got {found.dtype}{list(found.shape)}."
+                f"rows() takes whole numbers in one dim, and got "
+                f"{numbers.dtype}{list(numbers.shape)}."
             )
-        found = found.astype(np.int64)
-        found = np.where(found < 0, found + len(self), found)
-        beyond = (found < 0) | (found >= len(self))
+        numbers = numbers.astype(np.int64)
+        numbers = np.where(numbers < 0, numbers + len(self), numbers)
+        beyond = (numbers < 0) | (numbers >= len(self))
         if beyond.any():
             raise InputError(
                 f"{self._site} has {len(self):,} rows, and row "
                 f"{np.asarray(indices)[beyond][0]} was asked for."
             )
-        return found
+        return numbers
 
 
 def without_jags(value: Tensor) -> Tensor:

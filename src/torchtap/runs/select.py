@@ -151,9 +151,11 @@ class Selection:
             return False
         if not patterns or ":" not in text or site.path not in self._modules:
             return False
-        adding = [one for one in patterns if not one.negate] or [Pattern("*")]
+        adding = [pattern for pattern in patterns if not pattern.negate] or [Pattern("*")]
         is_chosen = any(self._fits(one, site) for one in adding)
-        return not is_chosen or any(self._fits(one, site) for one in patterns if one.negate)
+        return not is_chosen or any(
+            self._fits(pattern, site) for pattern in patterns if pattern.negate
+        )
 
     def _not_watched(self, site: Site) -> str:
         """The message for such a port."""

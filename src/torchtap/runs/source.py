@@ -120,6 +120,6 @@ def as_records(rows: Iterable[Record]) -> Records:
     """Return records as columns."""
     if isinstance(rows, Records):
         return rows
-    found = Records()
-    found.extend(list(rows))
-    return found
+    gathered = Records()
+    gathered.extend(list(rows))
+    return gathered

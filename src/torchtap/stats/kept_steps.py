@@ -115,7 +115,7 @@ class RecentSteps:
         by_place = self._running.setdefault(step, {})
         states = by_place.get(place)
         if states is None or anew:
-            states = by_place[place] = [one.init() for one in self._statistics]
+            states = by_place[place] = [statistic.init() for statistic in self._statistics]
         for number, one in enumerate(self._statistics):
             if one.name in lost:
                 states[number] = lost[one.name]

@@ -38,10 +38,10 @@ class Snapshot:
         """Return a number of the 16, ``float64[steps, sites]``; 0 of sites not known in a step."""
         if isinstance(self.rows, np.ndarray):
             return self.rows[..., number]
-        found = np.zeros((len(self.steps), self.num_sites))
-        for own, rows in zip(found, self.rows, strict=True):
+        column_of_all = np.zeros((len(self.steps), self.num_sites))
+        for own, rows in zip(column_of_all, self.rows, strict=True):
             own[: len(rows)] = rows[: self.num_sites, number]
-        return found
+        return column_of_all
 
 
 class RowsByStep:

@@ -66,18 +66,18 @@ class _Walk:
         if id(value) not in self._known:
             self._inside.append(id(value))
             name, parts = _describe(value)
-            found = _hashed(name.encode(), *map(self.of, parts))
+            digest = _hashed(name.encode(), *map(self.of, parts))
             self._inside.pop()
-            self._known[id(value)] = found, value
+            self._known[id(value)] = digest, value
         return self._known[id(value)][0]
 
 
 def _hashed(*parts: bytes) -> bytes:
-    found = hashlib.blake2b(digest_size=16)
+    digest = hashlib.blake2b(digest_size=16)
     for part in parts:
-        found.update(f"{len(part)}:".encode())
-        found.update(part)
-    return found.digest()
+        digest.update(f"{len(part)}:".encode())
+        digest.update(part)
+    return digest.digest()
 
 
 Parts = tuple[str, Iterable[Any]]

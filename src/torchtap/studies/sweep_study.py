@@ -87,8 +87,8 @@ class Study:
         ]
 
     def _count_rows(self) -> int | None:
-        found = leaves((self.args, self.kwargs))
-        lengths = {tensor.shape[0] if tensor.dim() else None for _, tensor in found}
+        tensors = leaves((self.args, self.kwargs))
+        lengths = {tensor.shape[0] if tensor.dim() else None for _, tensor in tensors}
         return lengths.pop() if len(lengths) == 1 else None
 
     # ------------------------------------------------------------------ running

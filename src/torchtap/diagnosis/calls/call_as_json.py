@@ -88,9 +88,9 @@ class Nodes:
     def part(self, value: Any, name: str) -> Node:
         """The node of a part; its name is kept for messages, if it cannot be written."""
         self._way.append(name)
-        found = self.node(value)
+        node = self.node(value)
         self._way.pop()
-        return found
+        return node
 
     def parts(self, values: Any) -> list[Node]:
         """The nodes of items in their order."""
@@ -117,7 +117,7 @@ class Nodes:
             traits["grad"] = True
         if isinstance(value, nn.Parameter):
             traits["class"] = name_of(type(value))
-        return ["tensor", number, kind, traits, [self._inner(one) for one in parts]]
+        return ["tensor", number, kind, traits, [self._inner(part) for part in parts]]
 
     def _inner(self, part: Tensor) -> Node:
         return self.tensor(part.detach())

@@ -38,7 +38,7 @@ def script_text(call: Call, text: str) -> str:
         own, body = _taken_apart(source)
         imports.update(own)
         bodies.append(body)
-    folders = [str(one) for one in _folders(text)]
+    folders = [str(folder) for folder in _folders(text)]
     return "\n".join(
         [
             f'"""{head[0].upper()}{head[1:]}, as it was recorded: runs again, and compares."""',

@@ -112,16 +112,18 @@ class Wide(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def _magnitudes(args: tuple[Any, ...]) -> list[float]:
     """Norms of the two sides of an addition or subtraction, over the shape of the result."""
-    sides = [one for one in args[:2] if isinstance(one, Tensor | int | float)]
-    tensors = [one for one in sides if isinstance(one, Tensor)]
-    is_plain = all(one.is_floating_point() and one.layout is torch.strided for one in tensors)
-    if len(sides) < 2 or not tensors or not is_plain or any(one.is_nested for one in tensors):
+    sides = [arg for arg in args[:2] if isinstance(arg, Tensor | int | float)]
+    tensors = [side for side in sides if isinstance(side, Tensor)]
+    is_plain = all(
+        tensor.is_floating_point() and tensor.layout is torch.strided for tensor in tensors
+    )
+    if len(sides) < 2 or not tensors or not is_plain or any(tensor.is_nested for tensor in tensors):
         return []
-    shape = torch.broadcast_shapes(*(one.shape for one in tensors))  # type: ignore[no-untyped-call]
+    shape = torch.broadcast_shapes(*(tensor.shape for tensor in tensors))  # type: ignore[no-untyped-call]
     every = shape.numel() ** 0.5
     return [
-        float(one.detach().expand(shape).norm()) if isinstance(one, Tensor) else abs(one) * every
-        for one in sides
+        float(side.detach().expand(shape).norm()) if isinstance(side, Tensor) else abs(side) * every
+        for side in sides
     ]
 
 

@@ -104,11 +104,11 @@ def _moved(ones: Sequence[Call], twos: Sequence[Call]) -> set[str]:
 
 def _unique_norms(calls: Sequence[Call]) -> dict[object, str]:
     """Norms of parameters that modules of one path alone have -> that path."""
-    found: dict[object, set[str]] = {}
+    owners: dict[object, set[str]] = {}
     for call in calls:
         if call.traits.norms:
-            found.setdefault(call.traits.norms, set()).add(call.path)
-    return {norms: min(paths) for norms, paths in found.items() if len(paths) == 1}
+            owners.setdefault(call.traits.norms, set()).add(call.path)
+    return {norms: min(paths) for norms, paths in owners.items() if len(paths) == 1}
 
 
 def _aligned(
@@ -159,12 +159,12 @@ def _scores(ones: Sequence[Call], twos: Sequence[Call], fixed: Sequence[Pair]) -
 
 def _parents(calls: Sequence[Call], every: Sequence[Call]) -> dict[int, Call]:
     """The innermost call around each call, of those in ``every``."""
-    found: dict[int, Call] = {}
+    parents: dict[int, Call] = {}
     for call in calls:
         around = [one for one in every if one.holds(call)]
         if around:
-            found[id(call)] = max(around, key=lambda one: len(one.path))
-    return found
+            parents[id(call)] = max(around, key=lambda one: len(one.path))
+    return parents
 
 
 def _likeness() -> Callable[[str, str], float]:

@@ -219,7 +219,7 @@ class Kept:
 
 def _versions(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[int]:
     """How often each tensor among arguments was written into, where PyTorch counts it."""
-    found = (one for value in (*args, *kwargs.values()) for one in _tensors(value))
+    found = (tensor for value in (*args, *kwargs.values()) for tensor in _tensors(value))
     return [one._version for one in found if obstacle(one) is None and not one.is_inference()]
 
 
@@ -241,7 +241,8 @@ def _autocast() -> tuple[Autocast, ...]:
     if (found := torch.accelerator.current_accelerator()) is not None:
         devices.append(found.type)
     return tuple(
-        (one, torch.is_autocast_enabled(one), torch.get_autocast_dtype(one)) for one in devices
+        (device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
+        for device in devices
     )
 
 

@@ -180,11 +180,11 @@ def _gates_itself(node: Any) -> bool:
 
 def _sources(edge: Edge) -> tuple[set[Edge], bool]:
     """Return the edges that an edge is computed from element by element, and whether any bends."""
-    found: set[Edge] = set()
+    sources: set[Edge] = set()
     bends = False
-    for one in _walk(edge, found):
+    for one in _walk(edge, sources):
         bends = bends or name_of_node(one) in _BENDING
-    return found, bends
+    return sources, bends
 
 
 def _walk(edge: Edge, found: set[Edge]) -> Iterator[Any]:

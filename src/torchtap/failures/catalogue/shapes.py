@@ -9,13 +9,15 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from torchtap.failures.failure import Explanation, Failure
-from torchtap.failures.operands import Operand, shape_text
+from torchtap.failures.lost_dimensions import kept_dimension
+from torchtap.failures.operands import Operand, bounds_of, parts_of_expression, shape_text
 from torchtap.failures.out_of_place import out_of_place, statement_of
-from torchtap.failures.parsed_source import grouped
+from torchtap.failures.parsed_source import grouped, written
 from torchtap.failures.situation_row import Situation, SituationRow
 from torchtap.failures.traceback_frame import MISSING
 
@@ -32,7 +34,10 @@ def _broadcast(failure: Failure, found: re.Match[str]) -> Explanation:
     if not chosen:
         return Explanation(
             f"Two of the operands have {sizes}.",
-            ("Give all operands one size there, or size 1, which is repeated.",),
+            (
+                *_tables(failure, found, None),
+                "Give all operands one size there, or size 1, which is repeated.",
+            ),
             failure.details(),
         )
     a, b = (failure.name_of(one) for one in chosen)
@@ -40,7 +45,8 @@ def _broadcast(failure: Failure, found: re.Match[str]) -> Explanation:
     ways = [
         f"Make what produces {a} or {b} give both one size there, or size 1, which is repeated."
     ]
-    ways = [*_cut_masks(found, a, b), *ways]
+    ways = [*_cut_masks(found, a, b), *_tables(failure, found, chosen), *ways]
+    ways = [*_numbers_of_classes(failure, found, chosen), *ways]
     if all(isinstance(one.value, Tensor) for one in chosen):
         ways = [*_fitting(a, b, chosen[0].value, chosen[1].value), *ways]
     return Explanation(
@@ -97,6 +103,80 @@ def _disagreeing(failure: Failure, found: re.Match[str]) -> list[Operand]:
     return list(failure.operands) if is_pair and not is_known else []
 
 
+def _numbers_of_classes(
+    failure: Failure, found: re.Match[str], chosen: Sequence[Operand]
+) -> Iterator[str]:
+    """Yield the way to give each class a place, where one operand holds their numbers."""
+    for one, other in (chosen, chosen[::-1]):
+        value, sizes = one.value, [int(found["a"]), int(found["b"])]
+        is_vector = isinstance(value, Tensor) and value.dim() == 1 and int(found["dim"]) == 1
+        if not is_vector or value.is_floating_point() or value.dtype is torch.bool:
+            continue
+        classes = sizes[1 if one is chosen[0] else 0]
+        known = bounds_of(value)
+        if known is not None and known[0] >= 0 and known[1] < classes:
+            name, scores = failure.name_of(one), failure.name_of(other)
+            yield (
+                f"If {name} holds the number of a class for each row of {scores}, give each class "
+                f"a place of its own: F.one_hot({name}, {classes})."
+            )
+
+
+def _tables(
+    failure: Failure, found: re.Match[str], chosen: Sequence[Operand] | None
+) -> Iterator[str]:
+    """Yield the ways out where one operand is a table of positions, or a part of one."""
+    node = failure.frames[failure.operands[0].depth].expression if failure.operands else None
+    frame = failure.frames[failure.operands[0].depth] if failure.operands else None
+    sizes, dim = (int(found["a"]), int(found["b"])), int(found["dim"])
+    for part in parts_of_expression(node) if frame is not None else ():
+        for inner in ast.walk(part):
+            is_named = isinstance(inner, ast.Attribute)
+            state = failure.names.state(frame.value_of(inner)) if is_named and frame else None
+            if state is None or frame is None:
+                continue
+            shape, text = list(state.tensor.shape), written(part, frame.file)
+            is_square = len(shape) > 1 and shape[-1] == shape[-2]
+            yield from _turned_table(shape, text, inner is part, chosen, found)
+            num = _dims_of_result(failure, shape)
+            is_position = is_square or (dim == num - 2 < 2 and shape[-1] > 1)
+            length = next((one for one in sizes if one in shape and one > 1), 0)
+            longer = sum(sizes) - length
+            if is_position and length and longer > length:
+                yield (
+                    f"Give an input of at most {length} there, or make {state.name} longer: it has "
+                    f"{length} positions."
+                )
+            elif is_position and length and inner is part and dim - num + len(shape) >= 0:
+                cut = f"{':, ' * (dim - num + len(shape))}:{longer}"
+                yield f"Take as many of {text} as there are: {text}[{cut}]."
+            return
+
+
+def _dims_of_result(failure: Failure, shape: Sequence[int]) -> int:
+    return max([int(one.value.dim()) for one in failure.tensors] + [len(shape)])
+
+
+def _turned_table(
+    shape: Sequence[int],
+    text: str,
+    is_whole: bool,
+    chosen: Sequence[Operand] | None,
+    found: re.Match[str],
+) -> Iterator[str]:
+    """Yield the way out where the positions stand first in a table, and second in the input."""
+    others = [one.value for one in chosen or () if isinstance(one.value, Tensor)]
+    other = next((one for one in others if list(one.shape) != list(shape)), None)
+    is_column = len(shape) == 3 and shape[1] == 1 and int(found["dim"]) == 0 and not is_whole
+    if other is None or other.dim() != 3 or not is_column:
+        return
+    if sorted(other.shape[:2]) == sorted((int(found["a"]), int(found["b"]))):
+        yield (
+            f"If the batch stands first in the input, bring the positions to the second place: "
+            f"{grouped(text)}.transpose(0, 1)."
+        )
+
+
 def _cut_masks(found: re.Match[str], a: str, b: str) -> Iterator[str]:
     """Yield the way to cut a mask that covers more than there is."""
     sizes = {a: int(found["a"]), b: int(found["b"])}
@@ -117,6 +197,11 @@ def _fitting(a: str, b: str, one: Tensor, other: Tensor) -> Iterator[str]:
         if _broadcasts((*low.shape, 1), high.shape):
             it = grouped(name)
             yield f"Say where the missing dimension is: {it}.unsqueeze(-1), or {it}[..., None]."
+    elif one.dim() > 2 and _broadcasts(one.shape, other.transpose(0, 1).shape):
+        yield (
+            f"If batch and time stand in another order in one of them, turn it round: "
+            f"{grouped(b)}.transpose(0, 1)."
+        )
     elif one.dim() > 1 and one.shape == other.mT.shape:
         yield f"Bring them into one order: {grouped(b)}.mT."
     elif one.numel() == other.numel():
@@ -141,7 +226,9 @@ def _concatenation(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
 def _concatenation_dims(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     wanted, given = int(found["wanted"]), int(found["given"])
     names = [failure.name_of(one) for one in failure.tensors if one.value.dim() == given]
-    way = _dims_given(failure, wanted, given)
+    low = next((one for one in failure.tensors if one.value.dim() == min(wanted, given)), None)
+    squeezed = kept_dimension(failure, low, max(wanted, given)) if low is not None else ""
+    way = squeezed or _dims_given(failure, wanted, given)
     return {
         "which": f" ({names[0]})" if names else "",
         "way": way or "Give all of them one number of dimensions.",
@@ -251,15 +338,25 @@ def _strides(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
 
 
 def _dimension(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    value = failure.argument().value
-    return {"num": value.dim() if isinstance(value, Tensor) else int(found["high"]) + 1}
+    operand, value = failure.argument(), failure.argument().value
+    dim = int(found["dim"])
+    wanted = dim + 1 if dim >= 0 else -dim
+    return {
+        "num": value.dim() if isinstance(value, Tensor) else int(found["high"]) + 1,
+        "squeezed": kept_dimension(failure, operand, wanted),
+    }
 
 
 def _letters(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     at = int(found["at"])
     tensors = failure.tensors
     operand = tensors[at] if at < len(tensors) else Operand(f"operand {at}")
-    return {"name": failure.name_of(operand) if at < len(tensors) else operand.text}
+    wanted = int(found["letters"])
+    return {
+        "name": failure.name_of(operand) if at < len(tensors) else operand.text,
+        "squeezed": kept_dimension(failure, operand, wanted),
+        "is_more": wanted > int(found["dims"]),
+    }
 
 
 def _repeat(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
@@ -274,9 +371,13 @@ def _repeat(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
 SITUATIONS: dict[str, Situation] = {
     "letters of an einsum": SituationRow(
         "The equation has {letters} letters for {name}, which has {dims} dimensions.",
+        ("squeezed", "{squeezed}"),
         "Write one letter for each dimension of it, or ... for those that only go along.",
-        "If a dimension is missing, such as that of the heads, make it first: "
-        "{name_it}.unflatten(-1, (heads, -1)).",
+        (
+            "is_more",
+            "If a dimension is missing, make it first: {name_it}.unsqueeze(0) for a batch of one, "
+            "{name_it}.unflatten(-1, (heads, -1)) for heads.",
+        ),
         about="tensors",
         facts=_letters,
     ),
@@ -340,6 +441,7 @@ SITUATIONS: dict[str, Situation] = {
     ),
     "no such dimension": SituationRow(
         "Dimension {dim} was asked of {name}, which has {num} dimensions, counted from 0.",
+        ("squeezed", "{squeezed}"),
         "Give a dimension from {low} to {high}; -1 is the last.",
         "Keep the dimension where it was lost: keepdim=True of a reduction, x[:1] for x[0].",
         about="argument",

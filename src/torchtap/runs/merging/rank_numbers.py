@@ -148,11 +148,11 @@ def _rows(held: Contents, steps: Sequence[int], sites: Sequence[Site]) -> Rows:
         for record in held.index.records_of(site, held.statistics.unmeasured_steps(site)):
             if not record.overwritten:
                 measure_into(rows[step_places[record.step], place], record.value)
-    found: Rows = rows.numpy()
+    rows_of_rank: Rows = rows.numpy()
     measured = aligned(held.series, steps)
     for place, site in enumerate(sites):
         if site in held.series:
             own = measured[:, held.series.known_place(site)]
             is_measured = own[:, NUM_TENSORS] > 0
-            found[is_measured, place] = own[is_measured]
-    return found
+            rows_of_rank[is_measured, place] = own[is_measured]
+    return rows_of_rank

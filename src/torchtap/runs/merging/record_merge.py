@@ -140,7 +140,7 @@ class RecordMerge:
         rule = rule_of(site, labels, ranks)
         self._note_lacking(site, rule, keys, orders)
         replicas = Replicas(matched, self._places_of_ranks, keys, orders)
-        found: list[tuple[int, Whole, Column]] = []
+        parts: list[tuple[int, Whole, Column]] = []
         left_out: set[int] = set()
         for part, whole in enumerate(rule.wholes):
             chosen, differing = replicas.compare(whole)
@@ -151,15 +151,15 @@ class RecordMerge:
                 steps = self._steps[numbers].tolist()
                 self._problems.differ(site, differing[numbers[0]](), steps)
                 left_out |= differing.keys()
-            found.append((part, whole, chosen))
+            parts.append((part, whole, chosen))
         if left_out:
             is_out = np.isin(matched.columns["step"][keys], list(left_out))
-            found = [(part, whole, chosen[~is_out[chosen]]) for part, whole, chosen in found]
+            parts = [(part, whole, chosen[~is_out[chosen]]) for part, whole, chosen in parts]
         return [
             self._chunk(
                 site, rule, part, whole, keys=keys[chosen], orders=orders[:, chosen], stage=stage
             )
-            for part, whole, chosen in found
+            for part, whole, chosen in parts
             if len(chosen)
         ]
 
@@ -245,8 +245,8 @@ class RecordMerge:
             if len(rule.wholes) > 1:
                 labels = (*labels, said_ranks(whole.ranks))
             numbers.append(self._labels.number(labels))
-        found: Column = np.array(numbers, dtype=np.int32)[which]
-        return found
+        codes: Column = np.array(numbers, dtype=np.int32)[which]
+        return codes
 
     # ------------------------------------------------------------------ numbers of calls
 
@@ -254,11 +254,11 @@ class RecordMerge:
         """Return how many calls of this module, step and phase the parts before this one have."""
         numbers = self._calls_of(site.path)
         flat = self._moments(keys)
-        found: Column = np.zeros(len(keys), dtype=np.int64)
+        before: Column = np.zeros(len(keys), dtype=np.int64)
         for whole in rule.wholes[:part]:
             rows = [self._places_of_ranks[rank] for rank in whole.ranks]
-            found += numbers[rows].max(axis=0)[flat]
-        return found
+            before += numbers[rows].max(axis=0)[flat]
+        return before
 
     def _calls_of(self, path: str) -> Column:
         """``int64[ranks, steps * phases]``: how many calls of a module each rank has."""
@@ -278,24 +278,24 @@ class RecordMerge:
     @cached_property
     def _flow_sites(self) -> dict[str, list[int]]:
         """Path -> the numbers of its sites through which values and gradients flow."""
-        found: dict[str, list[int]] = {}
+        flow: dict[str, list[int]] = {}
         for number, site in enumerate(self._matched.sites):
             if site.port in FLOW_PORTS:
-                found.setdefault(site.path, []).append(number)
-        return found
+                flow.setdefault(site.path, []).append(number)
+        return flow
 
     def _moments(self, keys: Column) -> Column:
         """A number for step and phase of each key."""
         columns, num_phases = self._matched.columns, len(self._matched.phases)
-        found: Column = columns["step"][keys] * num_phases + columns["phase"][keys]
-        return found
+        moments: Column = columns["step"][keys] * num_phases + columns["phase"][keys]
+        return moments
 
     # ------------------------------------------------------------------ all sites
 
     def _joined(self, chunks: Sequence[_Chunk]) -> Records:
         """The records of all sites, sorted by step, stage, part of the batch and arrival."""
         matched = self._matched
-        sizes = [len(one.keys) for one in chunks]
+        sizes = [len(chunk.keys) for chunk in chunks]
 
         def each(values: Sequence[int], kind: Any) -> Column:
             return np.repeat(np.array(values, dtype=kind), sizes)
@@ -303,39 +303,39 @@ class RecordMerge:
         def all_of(parts: Sequence[Column], kind: Any) -> Column:
             return np.concatenate(parts).astype(kind, copy=False) if parts else np.zeros(0, kind)
 
-        keys = all_of([one.keys for one in chunks], np.int64)
+        keys = all_of([chunk.keys for chunk in chunks], np.int64)
         own = matched.columns
         order = _sorted_by(
             own["step"][keys],
-            each([one.stage for one in chunks], np.int64),
-            each([one.part for one in chunks], np.int64),
-            all_of([one.orders for one in chunks], np.int64),
+            each([chunk.stage for chunk in chunks], np.int64),
+            each([chunk.part for chunk in chunks], np.int64),
+            all_of([chunk.orders for chunk in chunks], np.int64),
         )
         keys = keys[order]
         sites, numbers = _by_arrival(matched.sites, own["site"][keys])
         columns = {
             "site": numbers,
             "step": self._steps[own["step"][keys]],
-            "call": all_of([one.calls for one in chunks], np.int32)[order],
+            "call": all_of([chunk.calls for chunk in chunks], np.int32)[order],
             "phase": own["phase"][keys].astype(np.int8),
             "backward": own["backward"][keys].astype(np.int32),
-            "labels": all_of([one.labels for one in chunks], np.int32)[order],
+            "labels": all_of([chunk.labels for chunk in chunks], np.int32)[order],
         }
         values = MergedValues(
             records=[held.records for held in matched.held],
-            owners=each([one.owner for one in chunks], np.int32)[order],
-            places=all_of([one.places for one in chunks], np.int64)[order],
+            owners=each([chunk.owner for chunk in chunks], np.int32)[order],
+            places=all_of([chunk.places for chunk in chunks], np.int64)[order],
             cuts=self._cuts,
-            facts=all_of([one.facts for one in chunks], np.int32)[order],
+            facts=all_of([chunk.facts for chunk in chunks], np.int32)[order],
             table=self._table,
             index=(
                 columns,
                 Tables(sites, self._labels.entries, phase=list(matched.phases)),
             ),
         )
-        unversioned = [np.full(len(one.keys), UNVERSIONED, np.int64) for one in chunks]
+        unversioned = [np.full(len(chunk.keys), UNVERSIONED, np.int64) for chunk in chunks]
         versions = None
-        if any(one.versions is not None for one in chunks):
+        if any(chunk.versions is not None for chunk in chunks):
             known = zip(chunks, unversioned, strict=True)
             versions = all_of([b if a.versions is None else a.versions for a, b in known], np.int64)
             versions = versions[order]

@@ -53,11 +53,11 @@ class Stages:
         Raises:
             Refused: several stages have it, and it is another module on each.
         """
-        found = set(there)
+        ranks = set(there)
         having = [
             place
             for place, stage in enumerate(self.stages)
-            if site.path in stage.paths or found & set(stage.here)
+            if site.path in stage.paths or ranks & set(stage.here)
         ]
         if len(having) > 1 or (self.num > 1 and not site.path):
             raise Refused(self._several(site, having))
@@ -92,8 +92,8 @@ def stages_of(runs: Sequence[RankRun], missing: tuple[int, ...], *, asked: bool)
     if is_told:
         meta = groups[0][0].meta
         num_groups = max(meta.num_stages // len(meta.stages), num_groups)
-    found = [_stage(group, missing, num_groups, is_told=is_told) for group in groups]
-    return Stages(tuple(found), num_groups)
+    stages = [_stage(group, missing, num_groups, is_told=is_told) for group in groups]
+    return Stages(tuple(stages), num_groups)
 
 
 def _stage(

@@ -80,19 +80,19 @@ def measured_steps(folder: Path) -> list[int]:
     import pyarrow as pa
     import pyarrow.parquet
 
-    found: set[int] = set()
+    steps: set[int] = set()
     with suppress(OSError, pa.ArrowException), (folder / SEALED_STATISTICS).open("rb") as stream:
         for batch in pyarrow.parquet.ParquetFile(stream).iter_batches(columns=["step"]):
-            found.update(batch.column("step").unique().to_pylist())
-    if found:
-        return sorted(found)
+            steps.update(batch.column("step").unique().to_pylist())
+    if steps:
+        return sorted(steps)
     from torchtap.runs.store.streams import Damage, read_stream
 
     with suppress(FileNotFoundError):
         for one in read_stream(folder / STATISTICS, schema_of(is_sealed=False)):
             if not isinstance(one, Damage):
-                found.update(one.batch.column("step").unique().to_pylist())
-    return sorted(found)
+                steps.update(one.batch.column("step").unique().to_pylist())
+    return sorted(steps)
 
 
 MISPLACED = (

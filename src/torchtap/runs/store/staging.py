@@ -59,10 +59,10 @@ class Buffers:
         """
         size = rounded(nbytes)
         with self._lock:
-            found = self._free.get((size, pinned))
-            if found:
+            buffers = self._free.get((size, pinned))
+            if buffers:
                 self._free_bytes -= size
-                return found.pop()
+                return buffers.pop()
             while self._free_bytes and self._free_bytes + self._in_use() > self._max_bytes:
                 self._drop_one()
         return torch.empty(size, dtype=torch.uint8, pin_memory=pinned)

@@ -20,7 +20,7 @@ from torchtap.runs.file_name import ENDING
 from torchtap.runs.meta import Meta, meta_of
 from torchtap.runs.open_run import open_run
 from torchtap.runs.run import Run
-from torchtap.runs.store.commit_stream import CommitStream
+from torchtap.runs.store.commit import CommitStream
 from torchtap.runs.store.layout import (
     ATTEMPT,
     SEALED_STATISTICS,
@@ -156,8 +156,8 @@ class RunFeed:
         if not self._run.refresh() and not self._is_first:
             return
         self._is_first = False
-        reasons = [one.reason for one in self._run.absent if one.site == WHOLE_RUN]
-        self._notes = [one for one in reasons if any(word in one for word in _DAMAGE)]
+        reasons = [absence.reason for absence in self._run.absent if absence.site == WHOLE_RUN]
+        self._notes = [reason for reason in reasons if any(word in reason for word in _DAMAGE)]
         yield from self._ended()
         series = self._run.series
         measured = set(series.steps)

@@ -46,7 +46,7 @@ def runs_page(folder: str, runs: Sequence[ListedRun], token: str) -> str:
         runs: what is in it.
         token: of the server, for the links.
     """
-    rows = "".join(_row(one, token) for one in runs)
+    rows = "".join(_row(run, token) for run in runs)
     table = (
         f"<table><caption>{len(runs):,} runs</caption><thead><tr>"
         '<th scope="col">Run</th><th scope="col">State</th><th scope="col">Step</th>'

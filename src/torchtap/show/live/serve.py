@@ -135,8 +135,8 @@ class Server(ThreadingHTTPServer):
         self.pages = pages
         self.host = host
         try:
-            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-            self.address_family = found[0][0]
+            addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            self.address_family = addresses[0][0]
             super().__init__((host, port), _Handler)
         except socket.gaierror as error:
             raise InputError(
