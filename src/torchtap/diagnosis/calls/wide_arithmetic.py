@@ -128,7 +128,7 @@ def _magnitudes(args: tuple[Any, ...]) -> list[float]:
 
 
 def num_terms(name: str, args: tuple[Any, ...], result: Tensor) -> int:
-    """How many terms each element of a result is the sum of."""
+    """Return how many terms each element of a result is the sum of."""
     if name in _PRODUCTS:
         return int(args[_PRODUCTS[name]].shape[-1])
     if name in _CONVOLUTIONS:

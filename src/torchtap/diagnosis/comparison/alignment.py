@@ -158,7 +158,7 @@ def _scores(ones: Sequence[Call], twos: Sequence[Call], fixed: Sequence[Pair]) -
 
 
 def _parents(calls: Sequence[Call], every: Sequence[Call]) -> dict[int, Call]:
-    """The innermost call around each call, of those in ``every``."""
+    """Return the innermost call around each call, of those in ``every``."""
     parents: dict[int, Call] = {}
     for call in calls:
         around = [one for one in every if one.holds(call)]

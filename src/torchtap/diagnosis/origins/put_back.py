@@ -221,7 +221,7 @@ def _shallow(held: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _copied(value: Any) -> Any:
-    """A copy of lists and dicts, at two levels; of anything else the value itself."""
+    """Return a copy of lists and dicts, at two levels; of anything else the value itself."""
     if type(value) is list:
         return list(value)
     if isinstance(value, dict):

@@ -31,7 +31,7 @@ Cut = Callable[[Tensor], Tensor]
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """All samples."""
+    """Return all samples."""
     return tensor
 
 

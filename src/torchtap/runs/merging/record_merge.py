@@ -82,7 +82,7 @@ class _Numbered:
     entries: list[tuple[str, ...]] = field(default_factory=lambda: [()])
 
     def number(self, labels: tuple[str, ...]) -> int:
-        """The number of some labels, which are new or not."""
+        """Return the number of some labels, which are new or not."""
         if labels not in self.entries:
             self.entries.append(labels)
         return self.entries.index(labels)
@@ -117,7 +117,7 @@ class RecordMerge:
         self._table = FactTable()
 
     def merge(self) -> Records:
-        """The records of the whole, step by step."""
+        """Return the records of the whole, step by step."""
         chunks: list[_Chunk] = []
         for site, keys in zip(self._matched.sites, self._keys, strict=True):
             try:
@@ -194,7 +194,7 @@ class RecordMerge:
         orders: Column,
         stage: int,
     ) -> _Chunk:
-        """The records of one part of the batch, made of those of its ranks."""
+        """Return the records of one part of the batch, made of those of its ranks."""
         matched = self._matched
         rank = self._places_of_ranks[whole.ranks[0]]
         places = matched.places(rank, orders[rank])
@@ -261,7 +261,7 @@ class RecordMerge:
         return before
 
     def _calls_of(self, path: str) -> Column:
-        """``int64[ranks, steps * phases]``: how many calls of a module each rank has."""
+        """Return ``int64[ranks, steps * phases]``: how many calls of a module each rank has."""
         if path not in self._num_calls:
             num = len(self._steps) * len(self._matched.phases)
             found = np.zeros((len(self._matched.ranks), num), dtype=np.int64)
@@ -285,7 +285,7 @@ class RecordMerge:
         return flow
 
     def _moments(self, keys: Column) -> Column:
-        """A number for step and phase of each key."""
+        """Return a number for step and phase of each key."""
         columns, num_phases = self._matched.columns, len(self._matched.phases)
         moments: Column = columns["step"][keys] * num_phases + columns["phase"][keys]
         return moments
@@ -293,7 +293,7 @@ class RecordMerge:
     # ------------------------------------------------------------------ all sites
 
     def _joined(self, chunks: Sequence[_Chunk]) -> Records:
-        """The records of all sites, sorted by step, stage, part of the batch and arrival."""
+        """Return the records of all sites, sorted by step, stage, part of the batch and arrival."""
         matched = self._matched
         sizes = [len(chunk.keys) for chunk in chunks]
 
@@ -345,7 +345,7 @@ class RecordMerge:
 
 
 def _sorted_by(*columns: Column) -> Column:
-    """The order of rows by some columns, none of which has a negative number."""
+    """Return the order of rows by some columns, none of which has a negative number."""
     sizes = [int(one.max()) + 1 if len(one) else 1 for one in columns]
     if prod(sizes) >= _MOST:
         return np.lexsort(columns[::-1])
@@ -358,7 +358,7 @@ def _sorted_by(*columns: Column) -> Column:
 
 
 def _by_arrival(sites: Sequence[Site], numbers: Column) -> tuple[list[Site], Column]:
-    """The sites that are there, by arrival, and which of them each row is of."""
+    """Return the sites that are there, by arrival, and which of them each row is of."""
     first = np.full(len(sites), -1, dtype=np.int64)
     first[numbers[::-1]] = np.arange(len(numbers))[::-1]  # The last that is written stays.
     there = np.flatnonzero(first >= 0)
