@@ -64,12 +64,12 @@ def run_demo(*, num_guesses: int = 5) -> Demo:
     """
     import torch
 
-    from torchtap.capture.watch import watch
+    import torchtap as tt
 
     model = load_demo()
     batch, picture = demo_batch()
     batch.requires_grad_()
-    with watch(model, _WHERE) as watching:
+    with tt.watch(model, _WHERE) as watching:
         logits = model(batch)
         logits[0, logits[0].argmax()].backward()
     for param in model.parameters():

@@ -53,9 +53,9 @@ def picture_options(options: dict[str, Any]) -> dict[str, Any]:
 def stats_of(wanted: bool) -> Any:
     if not wanted:
         return None
-    from torchtap.stats.sink import Stats
+    import torchtap as tt
 
-    return Stats()
+    return tt.Stats()
 
 
 @contextlib.contextmanager
@@ -102,7 +102,7 @@ def record_model(
     """Watch a model on one batch, in memory or, with ``to``, into the folder of a run."""
     import torch
 
-    from torchtap.capture.watch import watch
+    import torchtap as tt
     from torchtap.cli.loss_option import load_loss
 
     loss = None if options["loss"] is None else load_loss(options["loss"])
@@ -110,7 +110,7 @@ def record_model(
     wanted = list(where) or ["*" if loss is None else "*:output,grad_output"]
     with contextlib.ExitStack() as stack:
         sink = None if to is None else stack.enter_context(_new_attempt(to, resume=resume))
-        with watch(model, wanted, to=sink) as watching, torch.set_grad_enabled(loss is not None):
+        with tt.watch(model, wanted, to=sink) as watching, torch.set_grad_enabled(loss is not None):
             with explained(target, model, batch, options):
                 output = batch.run(model)
             if loss is not None:

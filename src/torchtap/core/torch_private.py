@@ -4,7 +4,7 @@ PyTorch may change any of them without notice, so this is the file to read again
 new release. Each stands here once, with a :class:`PrivateName` in ``NAMES``: where PyTorch has it,
 what torchtap uses it for, and what torchtap does where it is gone. Then there is either another
 way, or a ``CaptureError`` at the doors that need it (:func:`torchtap.core.doors.require`). Reading
-runs needs none of them. ``torchtap selfcheck`` tries each (``studies/probes.py``), and so do the
+runs needs none of them. ``torchtap selfcheck`` tries each (``core/probes/``), and so do the
 tests.
 
 Functions whose code or variables are looked for on the stack stand here too; names of classes of

@@ -52,14 +52,19 @@ def assignments_of(frame: TracebackFrame, name: str) -> list[Assignment]:
     loops = [node for node, _ in here if isinstance(node, LOOPS)]
     before = [one for one in every if _end(one.statement) < frame.line]
     assignments: list[_Found] = []
+    # From the line upwards: what stands in a branch may not have run, so the search goes on behind
+    # it.
     for one in reversed(before):
         assignments.append(one)
         if set(one.blocks) <= set(here):
             break  # It runs whenever the frame's line does.
     # The statement itself too: of ``x = f(x)``, the name had its value before it.
     inside = [one for one in every if any(node in loops for node, _ in one.blocks)]
+    # Inside a loop a line below may have run before this one, unless each round assigns the name
+    # above.
     if not (assignments and loops and loops[-1] in dict(assignments[-1].blocks)):
         assignments += [one for one in inside if one not in before]  # Of an earlier round.
+    # One line stands for all its statements: a, b = f(); a, b = g() is shown once.
     by_line = {one.statement.lineno: one for one in every}
     lines = sorted({one.statement.lineno for one in assignments})
     return [_as_assignment(by_line[line], frame.file) for line in lines]
@@ -131,10 +136,13 @@ def _statements(node: ast.AST, name: str, blocks: tuple[Block, ...]) -> Iterator
     for field in _BLOCKS:
         for statement in _block(node, field):
             inside = (*blocks, (node, field))
+            # A name of an inner function or class is another variable.
             if isinstance(statement, _SCOPES):
                 continue
             found = _assigned(statement, name)
             if found is not None:
+                # The target of a loop has its value within the body alone: a loop of no rounds
+                # assigns nothing.
                 is_loop = isinstance(statement, ast.For | ast.AsyncFor)
                 within = (*inside, (statement, "body")) if is_loop else inside
                 yield _Found(statement, found[0], within)
@@ -201,6 +209,7 @@ def blocks_at(function: ast.AST, line: int) -> tuple[Block, ...]:
 
 
 def _first(statement: Any) -> int:
+    # A case has no position of its own (ast.match_case).
     at: ast.AST = statement.pattern if isinstance(statement, ast.match_case) else statement
     return at.lineno  # type: ignore[attr-defined,no-any-return]
 

@@ -130,6 +130,8 @@ class Failure:
                 return one
         for frame in reversed(self.frames):
             value = frame.frame.f_locals.get(name, MISSING)
+            # PyTorch's own functions call an argument as their documentation does: input, target,
+            # weight.
             if value is not MISSING:
                 return Operand(name, value, frame.depth)
             if frame.is_user:
@@ -138,6 +140,7 @@ class Failure:
 
     def origin(self, operand: Operand) -> Origin:
         """Return the origin of an operand: what made it."""
+        # The origin reads files and walks graphs; a note asks for it several times.
         key = operand.text, id(operand.value), operand.depth
         if key not in self._origins:
             self._origins[key] = origin_of(operand, self.frames, self.names)
@@ -182,6 +185,8 @@ class Failure:
         for frame in self.frames:
             if frame.is_torch and frame.file.endswith("autograd/__init__.py"):
                 held = frame.frame.f_locals
+                # backward() names its roots tensors, grad() names them outputs
+                # (torch/autograd/__init__.py).
                 tensors = held.get("tensors", held.get("outputs"))
                 values = tensors if isinstance(tensors, tuple | list) else (tensors,)
                 return [value for value in values if isinstance(value, Tensor)]
@@ -213,6 +218,7 @@ def raised_by_a_hook_of_ours(error: BaseException) -> bool:
     found, trace = False, error.__traceback__
     while trace is not None:
         frame = TracebackFrame(trace)
+        # A module that runs below our hook starts anew: what is raised in it is its own.
         found = (found or frame.is_our_hook) and frame.module is None
         trace = trace.tb_next
     return found

@@ -37,6 +37,7 @@ def gradients_read(failure: Failure) -> list[Read]:
     user = failure.user
     if not reads and user is not None and user is not failure.frames[-1]:
         reads += _reads(user, user.expression) if user.expression is not None else []
+    # g = p.grad; g.norm(): the expression names the variable alone.
     if not reads and user is not None:
         reads += _of_variable(user)
     return reads

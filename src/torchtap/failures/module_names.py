@@ -56,6 +56,7 @@ class Names:
             head = f"{label}." if label and num_trained > 1 else ""
             for path, module in modules_of(root)[0].items():
                 name = f"{head}{path}" if path else head.rstrip(".")
+                # setdefault: a module that two models share has the name of the first.
                 self._paths.setdefault(id(module), (name, module))
                 self._variables.setdefault(id(module), (label or "model", path))
                 for leaf, tensor in (*module._parameters.items(), *module._buffers.items()):
@@ -97,6 +98,7 @@ class Names:
         """The parameter or buffer that a value is, or is a view of; ``None`` if it is neither."""
         named = self._states.get(id(tensor))
         if named is None and isinstance(tensor, Tensor) and not tensor.is_inference():
+            # weight.t() is a view that a layer makes for one operation.
             named = self._states.get(id(tensor._base)) if tensor._is_view() else None
         return named
 

@@ -77,6 +77,7 @@ def expression_at(code: CodeType, instruction: int, line: int) -> ast.AST | None
     if tree is None or place is None:
         return None
     nodes = [node for node in _nodes_around(tree, place) if _position_of(node) == place]
+    # Of nodes at the same place (a statement of one expression) the innermost.
     return nodes[-1] if nodes else None
 
 
@@ -91,6 +92,8 @@ def lambda_at(code: CodeType, instruction: int, line: int) -> ast.AST | None:
 
 def _place_in(code: CodeType, instruction: int) -> Place | None:
     """Return where the expression of an instruction stands; ``None`` if Python did not keep it."""
+    # An instruction has two bytes, its caches included; co_positions() has one entry for each (PEP
+    # 657).
     number = instruction // 2
     for place in islice(code.co_positions(), number, number + 1):
         return None if None in place else place  # type: ignore[return-value]
@@ -123,6 +126,7 @@ def written(node: ast.AST, file: str = "") -> str:
     if last is None or len(lines) < last:
         return " ".join(ast.unparse(node).split())
     first, start, end = node.lineno, node.col_offset, node.end_col_offset  # type: ignore[attr-defined]
+    # ast counts columns in bytes of UTF-8, and not in characters.
     parts = [line.encode() for line in lines[first - 1 : last]]
     if len(parts) > 1 and any(b"#" in one for one in parts):
         return " ".join(ast.unparse(node).split())  # In one line, a comment would hide the rest.
@@ -196,6 +200,7 @@ def _definition(lines: list[str], first: int, last: int) -> ast.AST | None:
         tree = _parsed("".join(lines[first - 1 : end]), first)
         if tree is not None:
             definition: ast.AST = tree.body[0]
+            # An indented definition was parsed inside of ``if 1:``, see _parsed().
             if indent and isinstance(definition, ast.If):
                 definition = definition.body[0]
             is_definition = isinstance(definition, ast.FunctionDef | ast.AsyncFunctionDef)
@@ -244,6 +249,7 @@ def _parsed(source: str, first: int) -> ast.Module | None:
         source: the lines. Where they are indented, the result is an ``if`` around them.
         first: the number of the first of them.
     """
+    # Empty lines in front give the nodes the numbers that they have in the file.
     head = "\n" * (first - 1)
     if source[:1] in " \t":
         head = "\n" * (first - 2) + "if 1:\n"

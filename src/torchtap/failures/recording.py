@@ -67,6 +67,7 @@ class WriteRecording(TorchFunctionMode):
         if torch.compiler.is_compiling():  # Dynamo traces what stands here into its graph.
             return func(*args, **kwargs)
         with without_torch_functions():
+            # The version counter tells of a write, whatever the operation is called.
             before = [(one, one._version) for one in _tensors(args, kwargs)]
         result = func(*args, **kwargs)
         with without_torch_functions():
@@ -83,8 +84,10 @@ class WriteRecording(TorchFunctionMode):
         if writes and tensor._version <= writes[-1].version:
             writes.clear()  # The memory belongs to another tensor now.
         writes.append(_write(before, tensor._version, frame))
+        # A buffer that is written in each step must not let the record grow.
         del writes[:-_MOST_WRITES]
         if len(self._writes) > _MOST_STORAGES:
+            # Dicts keep the order of insertion: the memory that was first written.
             del self._writes[next(iter(self._writes))]
 
     def writes_into(self, tensor: Tensor, *, since: int) -> list[WriteAt]:

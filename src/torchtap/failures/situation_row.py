@@ -116,6 +116,7 @@ class _Words(dict[str, Any]):
         self._operands = operands
 
     def __missing__(self, word: str) -> object:
+        # Looked up by name when the template asks, since an origin costs a walk through the graph.
         head, _, kind = word.rpartition("_")
         match kind:
             case "it":

@@ -14,8 +14,9 @@ from torchtap.core.rebuild import replace
 from torchtap.core.site import Site
 from torchtap.core.torch_private import current_task
 from torchtap.core.tree import leaves
+from torchtap.core.trial import Outcome, Trial
 from torchtap.studies.plain_hooks import interposed
-from torchtap.studies.trial import Calls, Outcome, Place, Trial, is_in_transform
+from torchtap.studies.true_values import Calls, Place, is_in_transform
 
 Received = dict[int, Tensor]
 """Number of a graph task, as PyTorch gives one to each backward -> the gradient it brought."""

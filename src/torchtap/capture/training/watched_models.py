@@ -129,6 +129,7 @@ class WatchedModels:
 
     def drop_uncertain(self) -> None:
         """Forget models that only ran, now that an optimizer has told which are trained."""
+        # One that has ended a step by its backwards is trained by hand and stays.
         for model in [one for one in self.models if not one.is_certain and not one.num_steps]:
             self.models.remove(model)
             self._cycle.models.remove(model.state)

@@ -19,12 +19,12 @@ from torchtap.core.module_paths import modules_of
 from torchtap.core.preserved import mode_of, set_mode
 from torchtap.core.rebuild import replace_arguments
 from torchtap.core.tree import leaves
+from torchtap.core.trial import Trial, default_loss
 from torchtap.diagnosis.calls.capture import Capture, Captured
 from torchtap.diagnosis.comparison.step_calls import State, StepCalls, step_calls
 from torchtap.diagnosis.comparison.traits import Traits, traits_of_modules
 from torchtap.hooks.uncompiled import uncompiled
 from torchtap.runs.meta import Meta
-from torchtap.studies.trial import Trial, default_loss
 
 _WHERE = "*:input,output,grad_input,grad_output,param_grad"
 

@@ -199,6 +199,7 @@ class Disk:
             on_failure=self._quick.clear,
         )
         self.folder, self._meta = recording.folder, recording.meta
+        # A watch that is dropped without close() still leaves a whole run.
         recording.close_when_collected(self)
 
     def take(self, record: Record) -> None:
@@ -211,6 +212,8 @@ class Disk:
         tensor, site, version = record[6], record[0], record[7]
         # Most values are small plain tensors of sites that were looked at: that must be quick.
         if (
+            # By identity: the hash of a site takes longer than all else here. The table keeps the
+            # site alive, so its id is no other's.
             self._quick.get(id(site)) is site
             and type(tensor) is Tensor
             and tensor.dtype in CLONED
@@ -308,6 +311,7 @@ class Disk:
             Exception: what the thread raised since the last time.
         """
         recording = self._recording
+        # A forked child closes a copy of this object when it exits; the files are its parent's.
         if recording is None or self._is_closed or os.getpid() != self._process:
             return
         self._is_closed = True
@@ -321,6 +325,7 @@ class Disk:
         if recording is None:
             return Records()
         if recording.worker.is_running and recording.worker.failure is None:
+            # Commits that wait in memory can be read once they are written.
             recording.worker.ask("drain")
         if self._source is None:
             self._source = RankSource(recording.folder, verify=True)

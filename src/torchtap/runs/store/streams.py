@@ -219,6 +219,7 @@ def _parts(column: Any, width: int) -> tuple[Any, ...]:
     values = memoryview(buffers[1])
     if width > 0:
         return (values[first * width : (first + length) * width],)
+    # The width of an end is given as a negative number, which makes these slices positive.
     ends = values.cast("B")[-first * width : -(first + length + 1) * width]
     where = ends.cast("q" if width == -8 else "i")
     return ends, memoryview(buffers[2])[where[0] : where[-1]] if buffers[2] is not None else b""
@@ -252,8 +253,10 @@ def _messages(
         for found in _in_sequence(whole, schema, place):
             yield found
             place = found.end
+        # A stream that was finished ends with a mark and four zeros, which are no damage.
         if place >= size or view[place:] == _ENDING or (not place and _is_empty(whole, schema)):
             return
+        # What is between is one damage, however many batches stood there.
         following = _next_batch(view, whole, schema, place, size)
         yield Damage(place, size if following is None else following, following is None)
         if following is None:
@@ -274,6 +277,8 @@ def _is_empty(whole: Any, schema: Any) -> bool:
 
 def _in_sequence(whole: Any, schema: Any, start: int) -> Iterator[Found]:
     """Whole batches from a place on, up to the first that is not."""
+    # pyarrow reads a stream from its schema on: a copy is put before a batch in the middle, and its
+    # bytes are taken off again from the ends of messages.
     head = b"" if start == 0 else schema.serialize().to_pybytes()
     rest = whole.slice(start)
     source = pa.BufferReader(rest if not head else pa.py_buffer(head + rest.to_pybytes()))

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from torchtap.core import torch_nodes, torch_private
-from torchtap.studies.autograd_probes import in_backward
+from torchtap.core.probes.autograd_probes import in_backward
 
 # Classes of torch whose methods have no annotations.
 _Function: Any = torch.autograd.Function
