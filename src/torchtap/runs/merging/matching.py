@@ -118,6 +118,7 @@ def match(sources: Mapping[int, Contents], steps: Sequence[int]) -> Matched:
     orders = np.full((len(codes), len(every)), -1, dtype=np.int64)
     found = {name: np.zeros(len(every), dtype=np.int64) for name in _NAMES}
     for number, (code, own) in enumerate(zip(codes, columns, strict=True)):
+        # Each code is there, so this is its place.
         keys = np.searchsorted(every, code)
         orders[number, keys] = np.arange(len(code))
         for name in _NAMES:
@@ -160,6 +161,7 @@ def _codes(ranks: Sequence[Sequence[Column]]) -> list[Column]:
     for rank in ranks:
         code = np.zeros(len(rank[0]), dtype=np.int64)
         for column, bottom, size in zip(rank, low, sizes, strict=True):
+            # A number in mixed radix: rows compare as their codes do.
             code *= size
             code += column
             code -= bottom
@@ -173,6 +175,8 @@ def _ranked_codes(ranks: Sequence[Sequence[Column]]) -> list[Column]:
     code: Column = np.zeros(int(ends[-1]), dtype=np.int64)
     for columns in zip(*ranks, strict=True):
         _, place = np.unique(np.concatenate(columns), return_inverse=True)
+        # After each column the codes are made small again, so that the next product cannot
+        # overflow.
         _, code = np.unique(code * (int(place.max()) + 1) + place, return_inverse=True)
     return np.split(code, ends[:-1])
 

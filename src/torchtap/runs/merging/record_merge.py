@@ -144,6 +144,8 @@ class RecordMerge:
         left_out: set[int] = set()
         for part, whole in enumerate(rule.wholes):
             chosen, differing = replicas.compare(whole)
+            # Where no placement was recorded, values that differ may be shards, and nothing tells
+            # of which dim.
             if differing and not whole.is_told:
                 raise Refused(NO_PLACE)
             if differing:
@@ -201,6 +203,7 @@ class RecordMerge:
         records, owner, versions = matched.held[rank].records, rank, None
         if whole.axes:
             facts = self._cut(whole, orders)
+            # A negative owner is a cut: its values are joined of several ranks when they are read.
             owner, places = -len(self._cuts), np.arange(len(keys))
         else:
             facts = self._table.of(records, places)
@@ -208,6 +211,8 @@ class RecordMerge:
                 versions = records.column_at("version", places)
         calls = matched.columns["call"][keys]
         if len(rule.wholes) > 1:
+            # Each rank of data parallelism counts its calls from 0; in the whole, those of a rank
+            # follow those of the ranks before it.
             calls = calls + self._calls_before(rule, part, site, keys)
         labels = self._labels_of(rule, whole, rank, orders[rank])
         own = orders[rank]
@@ -257,6 +262,7 @@ class RecordMerge:
         before: Column = np.zeros(len(keys), dtype=np.int64)
         for whole in rule.wholes[:part]:
             rows = [self._places_of_ranks[rank] for rank in whole.ranks]
+            # The ranks of one part ran the same calls; where one lacks some, the others tell.
             before += numbers[rows].max(axis=0)[flat]
         return before
 
@@ -271,6 +277,7 @@ class RecordMerge:
                 orders = self._matched.orders[:, keys]
                 for row, own in zip(found, orders, strict=True):
                     is_there = own >= 0
+                    # Call numbers count from 0, so the largest and one more is how many there were.
                     np.maximum.at(row, flat[is_there], calls[is_there])
             self._num_calls[path] = found
         return self._num_calls[path]

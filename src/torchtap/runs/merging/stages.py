@@ -91,6 +91,7 @@ def stages_of(runs: Sequence[RankRun], missing: tuple[int, ...], *, asked: bool)
     num_groups = len(groups)
     if is_told:
         meta = groups[0][0].meta
+        # A rank may run several stages (an interleaved schedule), and then a group is as many.
         num_groups = max(meta.num_stages // len(meta.stages), num_groups)
     stages = [_stage(group, missing, num_groups, is_told=is_told) for group in groups]
     return Stages(tuple(stages), num_groups)
