@@ -23,6 +23,8 @@ _METHODS = {
 }
 _MAKERS = {
     "tensor": "Use the tensor itself, or torch.stack: torch.tensor(...) copies values alone.",
+    "FloatTensor": "Use the tensor itself, or torch.stack: torch.FloatTensor(...) copies values.",
+    "Tensor": "Use the tensor itself, or torch.stack: torch.Tensor(...) copies values alone.",
     "from_numpy": "Stay in PyTorch: an array of numpy has no graph.",
 }
 _WHOLE_AGAIN = ("float", "double", "half", "bfloat16", "to", "type")
