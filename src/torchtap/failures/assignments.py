@@ -66,7 +66,7 @@ def assignments_of(frame: TracebackFrame, name: str) -> list[Assignment]:
         assignments += [one for one in inside if one not in before]  # Of an earlier round.
     # One line stands for all its statements: a, b = f(); a, b = g() is shown once.
     by_line = {one.statement.lineno: one for one in every}
-    lines = sorted({one.statement.lineno for one in assignments})
+    lines = sorted({assignment.statement.lineno for assignment in assignments})
     return [_as_assignment(by_line[line], frame.file) for line in lines]
 
 

@@ -46,7 +46,7 @@ class SituationRow:
         details: Callable[[Failure, re.Match[str]], Details] = lambda failure, found: (),
     ) -> None:
         self._what = what
-        self._ways = [("", one) if isinstance(one, str) else one for one in ways]
+        self._ways = [("", way) if isinstance(way, str) else way for way in ways]
         self.when = when
         self._about = about
         self._facts = facts

@@ -138,7 +138,7 @@ def _models(model: Models) -> Mapping[str, nn.Module]:
 def _title(tensors: Sequence[tuple[str, Tensor]], models: Mapping[str, nn.Module]) -> str:
     first = kind_of(tensors[0][1])
     what = first if len(tensors) == 1 else f"{len(tensors)} tensors"
-    made = " and ".join(type(one).__name__ for one in models.values())
+    made = " and ".join(type(model).__name__ for model in models.values())
     return f"Autograd graph of {what}" + (f", {made}" if made else "")
 
 

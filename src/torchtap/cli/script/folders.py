@@ -88,7 +88,7 @@ class ScriptFolders:
         path, name = self._settings.path, model.variable or model.kind
         if len(self._known) == 1:
             return path
-        taken = {one.path for one in self._folders.values()}
+        taken = {folder.path for folder in self._folders.values()}
         found, number = path.with_name(f"{path.name}.{name}"), 0
         while found in taken:
             number += 1

@@ -105,7 +105,7 @@ def audit(
     refuse_sharded(model)
     if isinstance(dtypes, str | torch.dtype):
         dtypes = (dtypes,)
-    casts = {_name_of(one): _dtype_of(one) for one in dtypes}
+    casts = {_name_of(dtype): _dtype_of(dtype) for dtype in dtypes}
     modules, _ = modules_of(model)
     called = {
         path: module
@@ -124,7 +124,7 @@ def audit(
     ranked = sorted(rows, key=_rank)
     silent = [path for path in called if path not in capture.num_calls]
     notes = [f"never called: {', '.join(one or '.' for one in silent)}"] if silent else []
-    if any(one in _EIGHT_BITS for one in casts.values()):
+    if any(cast in _EIGHT_BITS for cast in casts.values()):
         notes.append("8-bit dtypes round the values of inputs and weights, not the arithmetic")
     return Table(tuple(ranked), columns, notes=tuple(notes))
 

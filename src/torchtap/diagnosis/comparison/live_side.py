@@ -154,7 +154,7 @@ def live_side(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -
 
 
 def _own_dtype(model: nn.Module) -> torch.dtype | None:
-    found = {one.dtype for one in model.parameters() if one.is_floating_point()}
+    found = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
     return found.pop() if len(found) == 1 else None
 
 

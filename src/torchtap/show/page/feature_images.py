@@ -48,7 +48,7 @@ def feature_images(run: Run, nbytes: int = BYTES) -> tuple[list[dict[str, Any]],
     side = max(_SMALLEST, min(_LARGEST, side))
     every = (_image(run, record, layout, side) for record, layout in records)
     images = [one for one in every if one is not None]
-    if any(one["reduced"] for one in images):
+    if any(image["reduced"] for image in images):
         notes.append(f"Maps of more than {side} x {side} are reduced by the mean of each part.")
     return images, notes
 
