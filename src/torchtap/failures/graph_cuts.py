@@ -138,12 +138,12 @@ def without_grad(failure: Failure) -> str:
 
 def modules_at(failure: Failure, file: str, line: int) -> list[nn.Module]:
     """Return the modules whose forward holds a line."""
-    found = []
+    at_line = []
     for kind, modules in _classes(failure).items():
         where, first, last = _lines_of(kind.forward)
         if where == file and first <= line <= last:
-            found += modules
-    return found
+            at_line += modules
+    return at_line
 
 
 def _classes(failure: Failure) -> dict[type[nn.Module], list[nn.Module]]:

@@ -22,10 +22,10 @@ def kept_dimension(failure: Failure, operand: Operand, dims: int = 2) -> str:
         operand: whose value lacks a dimension.
         dims: how many dimensions are needed.
     """
-    found = _squeezed(failure, operand)
-    if found is None:
+    squeezed = _squeezed(failure, operand)
+    if squeezed is None:
         return ""
-    frame, base = found
+    frame, base = squeezed
     text = written(base, frame.file)
     sizes = _sizes_before(frame, base, operand)
     ones = [at for at, size in enumerate(sizes) if size == 1]

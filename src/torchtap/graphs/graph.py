@@ -127,7 +127,7 @@ class Graph(Printed):
             InputError: there is none; the message names what is near.
         """
         inside = f"{name}."
-        found = tuple(
+        nodes = tuple(
             node
             for node in self.nodes
             if fnmatchcase(node.name, name)
@@ -136,11 +136,11 @@ class Graph(Printed):
                 for path in (node.path, *node.path.split(AND))
             )
         )
-        if not found:
+        if not nodes:
             known = dict.fromkeys(one for node in self.nodes for one in (node.name, node.path))
             near = did_you_mean(name, [one for one in known if one])
             raise InputError(f"The graph has no node of the name or path {name!r}{near}")
-        return found
+        return nodes
 
     def why_no_grad(self, parameter: str | Tensor) -> str:
         """Return why a backward of this graph gives a parameter no gradient, or that it gives one.

@@ -108,17 +108,17 @@ def _records(run: RecordedRun) -> list[Record]:
 
 
 def _calls(records: Iterable[Record]) -> list[_Seen]:
-    found: dict[tuple[str, int], _Seen] = {}
+    by_call: dict[tuple[str, int], _Seen] = {}
     for place, record in enumerate(records):
         key = record.site.path, record.call
-        if key not in found:
-            found[key] = _Seen(*key, first=place, last=place)
-        one = found[key]
+        if key not in by_call:
+            by_call[key] = _Seen(*key, first=place, last=place)
+        one = by_call[key]
         one.last = place
         (one.inputs if record.site.port == "input" else one.outputs).append(record)
     # Where inputs were not recorded, a call begins before what ran inside of it.
     begun: dict[str, int] = {}
-    every = sorted(found.values(), key=lambda one: one.last)
+    every = sorted(by_call.values(), key=lambda one: one.last)
     for one in every:
         if not one.inputs:
             inside = [
@@ -200,7 +200,7 @@ class _Flow:
         return self._nodes, self._edges, is_flow
 
     def _sources(self, one: _Seen, before: int) -> list[tuple[int, TensorType | None]]:
-        found: list[tuple[int, TensorType | None]] = []
+        sources: list[tuple[int, TensorType | None]] = []
         for record in one.inputs:
             flowing = type_of(record.kept)
             bits = _bits(record)
@@ -210,8 +210,8 @@ class _Flow:
                 self._edges.append(Edge(before, source, 0, 0, None))
                 self._know(record, source)
             if source is not None:
-                found.append((source, flowing))
-        return found
+                sources.append((source, flowing))
+        return sources
 
     def _add(
         self, name: str, kind: str, path: str, call: int, types: tuple[TensorType, ...]

@@ -67,8 +67,10 @@ class AimLog(StatisticsLog):
             self._run.track(number.value, number.name, step=logged.step, context=_context(number))
         for histogram in logged.histograms:
             ends = float(histogram.edges[0]), float(histogram.edges[-1])
-            found = self._distribution_class(hist=histogram.counts, bin_range=ends)
-            self._run.track(found, "histogram", step=logged.step, context=_context(histogram))
+            distribution = self._distribution_class(hist=histogram.counts, bin_range=ends)
+            self._run.track(
+                distribution, "histogram", step=logged.step, context=_context(histogram)
+            )
 
     def _end(self) -> None:
         """The run is the user's, who closes it."""

@@ -59,15 +59,15 @@ def _records(run: Run) -> Iterator[tuple[Record, Any]]:
         if record.site.port in ("output", "grad_output") and not record.overwritten:
             last[record.site] = record
     for site in run.sites:
-        found = last.get(site)
-        if found is None or found.kept.dim() < 3:
+        last_record = last.get(site)
+        if last_record is None or last_record.kept.dim() < 3:
             continue
         try:
-            layout = layout_of(run, found)
+            layout = layout_of(run, last_record)
         except InputError:
             continue  # Of words, or of a layout that cannot be known: no picture.
         if layout not in _LINES:
-            yield found, layout
+            yield last_record, layout
 
 
 def _image(run: Run, record: Record, layout: Any, side: int) -> dict[str, Any] | None:
