@@ -74,6 +74,12 @@ def _rank(one: Finding, rules: set[str], first: int, *, is_climbed: bool) -> flo
         return _RANKS["lr_high"] + 0.5
     if one.rule == "vanishing" and "steps_too_small" in rules:
         return _RANKS["steps_too_small"] + 0.5
+    if one.rule == "collapsed" and "decay_high" in rules:
+        return _RANKS["decay_high"] + 0.5
+    if one.rule == "collapsed" and "lr_high" in rules and one.evidence.get("at_start", 0) > 1e-2:
+        return _RANKS["lr_high"] + 0.5
+    if one.rule == "collapsed" and "last" in one.evidence:
+        return _RANKS["lr_high"] + 0.8
     if one.rule == "collapsed" and "vanishing" in rules:
         return _RANKS["vanishing"] + 0.5
     if one.rule == "stale_low_precision" and "underflow" in rules:
