@@ -12,6 +12,7 @@ from torch import Tensor
 from torchtap.capture.gradient_ports import Gradients
 from torchtap.capture.loss_graph import Operation, number_of, operations_between
 from torchtap.capture.target_agreement import agreement, share_among, told_targets
+from torchtap.capture.training_facts import TrainingFacts
 from torchtap.core.torch_private import current_task
 from torchtap.hooks.backwards import root_of_backward
 from torchtap.hooks.site_state import GradHook
@@ -83,13 +84,15 @@ class LossFacts:
 
     Args:
         gradients: of the engine, which takes the hooks off.
+        facts: are told of each backward.
 
     Attributes:
         gradients: as given.
     """
 
-    def __init__(self, gradients: Gradients) -> None:
+    def __init__(self, gradients: Gradients, facts: TrainingFacts) -> None:
         self.gradients = gradients
+        self._facts = facts
         self._graphs: dict[str, tuple[tuple[Operation, ...], int]] = {}
         self._rows: dict[int, list[Seen]] = {}
         self._task, self._num_backwards = -1, 0
@@ -120,6 +123,7 @@ class LossFacts:
             if self._num_backwards <= _LOOKS or self._num_backwards % 16 == 0:
                 self._note_graph(operations_between(root.grad_fn, ends))
             seen.values = float(root.detach()) if root.numel() == 1 else None
+            self._facts.begin_backward()
         if gradient.device.type != "cpu" and self._num_backwards % 8 != 1:
             return  # Each number read from a device waits for it.
         self._rows.setdefault(returned.step, []).append(seen)
@@ -144,8 +148,9 @@ class LossFacts:
     def as_dict(self) -> dict[str, Any]:
         """Return what is known, as JSON has it; empty where no loss was seen.
 
-        ``graphs`` are operations and in how many looks they were seen, ``steps`` those that were
-        looked at, and each other the means of what was seen in these steps.
+        ``graphs`` are operations and in how many looks they were seen, ``num_kept`` in how many of
+        ``num_steps`` steps gradients of the step before were left, ``steps`` those that were looked
+        at, and each other the means of what was seen in these.
         """
         if not self._graphs and not self._rows:
             return {}
@@ -156,6 +161,8 @@ class LossFacts:
         rows = [self._rows[step] for step in sorted(self._rows)]
         return {
             "graphs": graphs,
+            "num_kept": self._facts.num_kept,
+            "num_steps": self._facts.num_steps,
             "steps": sorted(self._rows),
             "values": [_mean([seen.values for seen in own]) for own in rows],
             "copied": [_mean([seen.copied for seen in own]) for own in rows],

@@ -136,7 +136,7 @@ class WatchedCalls:
         take = self.take_state
         self.optimizers = OptimizerPorts(plan, self.hooks.taps, emit, take, borrows=borrows)
         self.evaluations = Evaluations(self.hooks.root, self.busy)
-        self.losses = LossFacts(self.gradients)
+        self.losses = LossFacts(self.gradients, facts)
         # They are for rules, which read statistics.
         self._wants_losses = borrows and "grad_output" in self.hooks.root.filters
         self._wants_saved = any("saved" in tap.filters for tap in self.hooks.taps.values())

@@ -129,6 +129,16 @@ class LossOperations:
         ends = {str(one.settings.get("of")) for own in self.graphs for one in own if not one.name}
         return ends.pop() if len(ends) == 1 else ""
 
+    @property
+    def num_kept(self) -> int:
+        """In how many steps gradients of the step before were left."""
+        return int(self._told.get("num_kept", 0))
+
+    @property
+    def num_steps(self) -> int:
+        """How many steps were looked at for that."""
+        return int(self._told.get("num_steps", 0))
+
     @cached_property
     def copied(self) -> Floats:
         """The share of targets that stand in the inputs, over the steps in which it is known."""

@@ -208,6 +208,7 @@ def labels(
     chance: float = 0.93,
     still: float = 0.05,
     agreement: float = 0.05,
+    travel: float = 0.1,
     fewest: int = 24,
 ) -> Iterator[Finding]:
     """Targets that say nothing of inputs, or a loss that compares each output with all targets.
@@ -228,6 +229,7 @@ def labels(
         agreement: mean correlation of outputs and targets over the second half, below which there
             is none; also less than three standard errors. Healthy trainings have 0.1 to 1, targets
             of others -0.03 to 0.04.
+        travel: sum of all updates over weight, below which outputs had no time to agree.
         fewest: steps without which nothing is said of it.
     """
     if view.judged.is_reshaped:
@@ -237,7 +239,7 @@ def labels(
         yield _of_all_pairs(view, share_of_all_pairs(view))
         return
     if len(view.judged.agreement) >= fewest:
-        if _says_nothing(view, agreement):
+        if _says_nothing(view, agreement, travel):
             yield _of_others(view)
             return
         if _late(view.judged.agreement).mean() > 2 * agreement:
@@ -270,10 +272,10 @@ def labels(
         )
 
 
-def _says_nothing(view: View, limit: float) -> bool:
+def _says_nothing(view: View, limit: float, travel: float) -> bool:
     """Return whether outputs agreed with targets at no time, though weights move."""
     found = view.judged.agreement
-    if not median(view.norm("update")) > 0:
+    if not median([float(own.sum()) for own in update_ratios(view).values()]) > travel:
         return False
     early, late = found[: -len(_late(found))], _late(found)
     error = float(late.std()) / math.sqrt(len(late))
