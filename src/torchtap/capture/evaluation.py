@@ -15,7 +15,7 @@ from typing import Any
 
 from torchtap.core.record import EVAL, FORWARD
 from torchtap.core.torch_private import is_in_function, num_microbatches_of, stage_codes
-from torchtap.hooks.site_state import Tap
+from torchtap.hooks.tap import Tap
 
 NO_GRADIENTS = "gradients of evaluation forwards (phase 'eval') are not recorded"
 

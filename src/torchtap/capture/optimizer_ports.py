@@ -23,7 +23,7 @@ from torchtap.core.record import FORWARD, UNVERSIONED, Record
 from torchtap.core.tensors import obstacle
 from torchtap.hooks.optimizer_hooks import has_closure, listen_to_optimizers
 from torchtap.hooks.param_hooks import tapped_params
-from torchtap.hooks.site_state import SiteState, Tap
+from torchtap.hooks.tap import SiteState, Tap
 
 if TYPE_CHECKING:
     from torchtap.core.plan import Plan
@@ -247,10 +247,10 @@ class OptimizerPorts:
 
     def _states(self, port: str) -> dict[int, list[SiteState]]:
         """Id of a parameter -> its states; several, where several modules own it."""
-        found: dict[int, list[SiteState]] = {}
+        states: dict[int, list[SiteState]] = {}
         for state, param in self._tapped(port):
-            found.setdefault(id(param), []).append(state)
-        return found
+            states.setdefault(id(param), []).append(state)
+        return states
 
     def _tapped(self, port: str) -> list[tuple[SiteState, Tensor]]:
         if port not in self._wanted:

@@ -25,7 +25,7 @@ from torchtap.core.torch_private import current_task
 from torchtap.hooks.backwards import Backwards
 from torchtap.hooks.module_hook import keep_dynamo_out
 from torchtap.hooks.param_hooks import SWAPPED, ParamHooks, SeenParams, owns
-from torchtap.hooks.site_state import SiteState, Tap
+from torchtap.hooks.tap import SiteState, Tap
 
 if TYPE_CHECKING:
     from torchtap.core.module_paths import Places

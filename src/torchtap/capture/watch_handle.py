@@ -75,6 +75,17 @@ class Watch(Closable, Printed):
 
     Printing it shows what it taps, what was kept, how much that is, how long closing a step took,
     and what is absent.
+
+    Example:
+        >>> import torch, torchtap as tt
+        >>> model = torch.nn.Linear(2, 1)
+        >>> w = tt.watch(model)
+        >>> for step in range(3):
+        ...     _ = model(torch.ones(4, 2))
+        ...     w.step()
+        >>> w.close()
+        >>> len(list(w.run.records(".")))
+        3
     """
 
     def __init__(

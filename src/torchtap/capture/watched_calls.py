@@ -19,6 +19,7 @@ from torchtap.capture.gradient_ports import Gradients, ModuleInputs
 from torchtap.capture.loss_facts import LossFacts
 from torchtap.capture.optimizer_ports import OptimizerPorts
 from torchtap.capture.pending_gradient import OUTSIDE
+from torchtap.capture.plain_calls import new_step_counter
 from torchtap.capture.state_ports import State
 from torchtap.capture.training_facts import TrainingFacts
 from torchtap.capture.value_ports import Values
@@ -34,8 +35,8 @@ from torchtap.core.torch_private import (
 from torchtap.core.tree import Leaf, argument_leaves, leaves
 from torchtap.hooks.calls import UNIDENTIFIED, WHY_UNIDENTIFIED, Call
 from torchtap.hooks.graph_edges import from_one_compiled_graph
-from torchtap.hooks.module_hooks import EXPORTED, TRACED, ModuleHooks
-from torchtap.hooks.site_state import RETURNED, TAKEN, SiteState, Tap
+from torchtap.hooks.tap import RETURNED, TAKEN, SiteState, Tap
+from torchtap.hooks.tap_follower import EXPORTED, TRACED, TapFollower
 from torchtap.stats.kernels import native
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ class WatchedCalls:
             meter=delivery.meter,
             make_state=native.kernel().SiteState if native.takes_calls() else SiteState,
         )
-        self.hooks: ModuleHooks[_Frame] = ModuleHooks(plan, make_tap)
+        self.hooks: TapFollower[_Frame] = TapFollower(plan, make_tap, new_step_counter())
         self.copy_policy = CopyPolicy(options.copy)
         skips = options.skips_evaluation
         self.values = Values(model, self.copy_policy, emit, skips_evaluation=skips)
@@ -285,10 +286,10 @@ class WatchedCalls:
 
     def _enter_model(self, tap: Tap, module: nn.Module, *, is_nested: bool) -> None:
         self.num_entries += 1
-        self.hooks.guards.hold()
+        self.hooks.dynamo_setting.hold()
         if current_task() == -1 and not is_nested:
             self.gradients.backwards.forget_failed()
-            self.hooks.numbering.enter_model()
+            self.hooks.identifier.enter_model()
             # A model may be called part by part: a pass ends where the first part comes again.
             if self._head in (None, tap):
                 self.copy_policy.learn()
@@ -342,12 +343,12 @@ class WatchedCalls:
 
     def guard_hooks(self) -> None:
         """Let code that is compiled from now on depend on the hook tables; cheap to call again."""
-        self.hooks.guards.hold()
+        self.hooks.dynamo_setting.hold()
 
     def _number(
         self, tap: Tap, args: Any, kwargs: Mapping[str, Any], *, is_training: bool = True
     ) -> tuple[int, str]:
-        call, phase = self.hooks.numbering.number(tap, args, kwargs)
+        call, phase = self.hooks.identifier.identify(tap, args, kwargs)
         frames = self.hooks.running.stack
         # Now, before a backward inside of it (a reentrant checkpoint's) is the first to be seen.
         if phase is not FORWARD:
@@ -359,7 +360,7 @@ class WatchedCalls:
             phase = EVAL
         if call == UNIDENTIFIED:
             tap.unidentified[f"{WHY_UNIDENTIFIED}: it has phase {BACKWARD!r}"] += 1
-            return next(tap.calls_in_backward), BACKWARD
+            return next(tap.call_numbers_in_backward), BACKWARD
         return call, phase
 
     def _frameless(self, tap: Tap, args: Any, kwargs: Mapping[str, Any]) -> _Frame:

@@ -79,4 +79,4 @@ def _takes(model: nn.Module, key: str) -> bool:
         params = inspect.signature(model.forward).parameters
     except (TypeError, ValueError):
         return True
-    return key in params or any(one.kind is one.VAR_KEYWORD for one in params.values())
+    return key in params or any(param.kind is param.VAR_KEYWORD for param in params.values())

@@ -325,7 +325,7 @@ def _way_to_index(logits: Logits, given: Any, class_dim: int | None) -> str:
         places = [-1]  # In text, the position that says what comes next.
     parts = [number, *places] if is_first else [*places, number]
     tuple_text, index = ", ".join(map(str, parts)), f":, {number}" if is_first else f"..., {number}"
-    at = "the last position" if places == [-1] else _place_text([[one] for one in places])
+    at = "the last position" if places == [-1] else _place_text([[place] for place in places])
     shown = str(dims) if len(dims) > 1 else str(dims[0])
     return (
         f"{head}further dimension, as in target=({tuple_text}) for class {number} at {at}, or a "

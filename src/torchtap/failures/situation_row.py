@@ -90,7 +90,7 @@ def first_of(*rows: SituationRow, facts: Facts) -> Situation:
 
 
 def _operands(failure: Failure, about: str) -> tuple[list[Operand], Details]:
-    """The operands that a row is about, and their descriptions."""
+    """Return the operands that a row is about, and their descriptions."""
     if about == "tensors":
         return failure.tensors, failure.details()
     if about == "argument":
@@ -104,8 +104,9 @@ def _operands(failure: Failure, about: str) -> tuple[list[Operand], Details]:
 class _Words(dict[str, Any]):
     """The words of a template; those of the failure are looked up when one is used.
 
-    ``name`` is the first operand that the row is about, as the program calls it. Each word has
-    others: ``name_it`` is its text as it stands before a method, ``name_cloned`` says how it is
+    ``looks`` and ``kept`` are its shape and dtype, or say that they are others where they are not
+    known. ``name`` is the first operand that the row is about, as the program calls it. Each word
+    has others: ``name_it`` is its text as it stands before a method, ``name_cloned`` says how it is
     replaced by a clone, and ``given_dtype`` is a dtype as it is written today.
     """
 
@@ -115,6 +116,7 @@ class _Words(dict[str, Any]):
         self._operands = operands
 
     def __missing__(self, word: str) -> object:
+        # Looked up by name when the template asks, since an origin costs a walk through the graph.
         head, _, kind = word.rpartition("_")
         match kind:
             case "it":
@@ -135,4 +137,9 @@ class _Words(dict[str, Any]):
                 return shape_text(operand.value)
             case "dtype":
                 return dtype_text(operand.value)
+            case "looks":
+                return shape_text(operand.value) or "of another shape"
+            case "kept":
+                known = dtype_text(operand.value)
+                return known if known != "?" else "others"
         raise KeyError(word)

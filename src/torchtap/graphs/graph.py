@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torchtap.core.did_you_mean import did_you_mean
 from torchtap.core.errors import InputError, MissingExtraError
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 AUTOGRAD, EXECUTION = "autograd", "execution"
-SUFFIXES = (".svg", ".png", ".pdf", ".dot", ".md", ".mmd", ".json", ".html")
 _MOST_ROWS = 24
 
 
@@ -69,6 +68,10 @@ class Graph(Printed):
         flowchart TD
     """
 
+    endings: ClassVar[Sequence[str]] = (
+        *(".svg", ".png", ".pdf", ".dot", ".md", ".mmd", ".json", ".html"),
+    )
+    """Endings of the files that :meth:`save` writes."""
     kind: str
     title: str
     nodes: tuple[Node, ...]
@@ -240,8 +243,8 @@ class Graph(Printed):
         """
         path = Path(path)
         kind = path.suffix.lower()
-        if kind not in SUFFIXES:
-            raise InputError(f"{path} ends in {kind!r}; expected one of {', '.join(SUFFIXES)}.")
+        if kind not in self.endings:
+            raise InputError(f"{path} ends in {kind!r}; expected one of {', '.join(self.endings)}.")
         if kind in (".png", ".pdf"):
             self.figure(depth=depth, theme=theme).savefig(path)
             return path

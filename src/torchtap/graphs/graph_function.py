@@ -24,10 +24,9 @@ from torchtap.graphs.graph import AUTOGRAD, EXECUTION, Graph
 from torchtap.graphs.groups import INFERRED, by_parameters, by_sequence
 from torchtap.graphs.nodes import COMPILED, MODULE, Edge, Node
 from torchtap.graphs.reached_parameters import reached_parameters
-from torchtap.graphs.recorded import read_run
+from torchtap.graphs.recorded import RecordedRun, read_run
 from torchtap.graphs.trace import Trace, outermost_scripted
 from torchtap.hooks.uncompiled import uncompiled
-from torchtap.runs.run import Run
 
 Models = nn.Module | Mapping[str, nn.Module] | None
 
@@ -87,7 +86,8 @@ def graph(
             f"tt.graph got {kind_of(target)} and arguments to call it with; expected a module "
             f"before them. Of tensors, give tt.graph((a, b), model=model)."
         )
-    return _graph_of_run(target) if isinstance(target, Run) else _graph_of_tensors(target, model)
+    is_run = isinstance(target, RecordedRun)
+    return _graph_of_run(target) if is_run else _graph_of_tensors(target, model)
 
 
 # ---------------------------------------------------------------------- tensors
@@ -331,7 +331,7 @@ def _execution(model: nn.Module, trace: Trace, cuts: Cuts, notes: Sequence[str])
 # ---------------------------------------------------------------------- a run
 
 
-def _graph_of_run(run: Run) -> Graph:
+def _graph_of_run(run: RecordedRun) -> Graph:
     nodes, edges, calls, notes = read_run(run)
     title = f"What {run.meta.model or 'the model'} did"
     return Graph(EXECUTION, title, tuple(nodes), tuple(edges), tuple(calls), notes=tuple(notes))

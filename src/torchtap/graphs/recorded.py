@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -21,8 +22,6 @@ from torchtap.graphs.nodes import (
     Node,
     TensorType,
 )
-from torchtap.runs.meta import Meta
-from torchtap.runs.run import Run
 
 BY_BITS = (
     "arrows join an output and an input that have the same bits, the latest output first; "
@@ -34,6 +33,35 @@ BY_ORDER = (
     "Watch '*:input,output' for the flow of data"
 )
 _Bits = tuple[str, tuple[int, ...], int]
+
+
+class RecordedModules(Protocol):
+    """Interface of what a run knows of its model."""
+
+    @property
+    def model(self) -> str:
+        """Return the name of its class."""
+
+    @property
+    def modules(self) -> Mapping[str, tuple[str, ...]]:
+        """Return path -> names of classes."""
+
+    def type_name(self, path: str) -> str:
+        """Return the name of a module's class."""
+
+
+@runtime_checkable
+class RecordedRun(Protocol):
+    """Interface of a recorded run, of which a graph is made."""
+
+    @property
+    def meta(self) -> RecordedModules:
+        """Return what is known of the model."""
+
+    def __len__(self) -> int: ...
+
+    def records(self) -> Iterable[Record]:
+        """Return the values that flowed, in the order of their arrival."""
 
 
 @dataclass(slots=True)
@@ -51,7 +79,7 @@ class _Seen:
     node: int = OUTSIDE
 
 
-def read_run(run: Run) -> tuple[list[Node], list[Edge], list[Call], list[str]]:
+def read_run(run: RecordedRun) -> tuple[list[Node], list[Edge], list[Call], list[str]]:
     """Nodes, edges, calls and notes of the last step of a run.
 
     Raises:
@@ -70,7 +98,7 @@ def read_run(run: Run) -> tuple[list[Node], list[Edge], list[Call], list[str]]:
     return nodes, edges, calls, [BY_BITS if is_flow else BY_ORDER]
 
 
-def _records(run: Run) -> list[Record]:
+def _records(run: RecordedRun) -> list[Record]:
     if not len(run):
         return []
     # They come in the order of their arrival, which is that of the calls.
@@ -108,7 +136,7 @@ def _is_inside(path: str, outer: str) -> bool:
     return path != outer and (not outer or path.startswith(f"{outer}."))
 
 
-def _nest(seen: Sequence[_Seen], meta: Meta) -> list[Call]:
+def _nest(seen: Sequence[_Seen], meta: RecordedModules) -> list[Call]:
     calls, stack = list[Call](), list[_Seen]()
     for one in seen:
         while stack and not (stack[-1].last >= one.last and _is_inside(one.path, stack[-1].path)):
@@ -131,14 +159,14 @@ def _nest(seen: Sequence[_Seen], meta: Meta) -> list[Call]:
     return calls
 
 
-def _type_name(meta: Meta, path: str) -> str:
+def _type_name(meta: RecordedModules, path: str) -> str:
     return meta.type_name(path) if path in meta.modules else "mark"
 
 
 class _Flow:
     """Makes a node of each call without calls inside, and joins them by the bits that flow."""
 
-    def __init__(self, seen: Sequence[_Seen], meta: Meta) -> None:
+    def __init__(self, seen: Sequence[_Seen], meta: RecordedModules) -> None:
         self._leaves = [one for one in seen if not one.has_children]
         self._outer = [one for one in seen if one.has_children]
         self._meta = meta

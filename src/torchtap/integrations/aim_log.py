@@ -26,6 +26,17 @@ class AimLog(StatisticsLog):
     Raises:
         InputError: an argument is of the wrong kind.
         MissingExtraError: aim is not installed.
+
+    Example:
+        >>> import torchtap as tt
+        >>> def train(model, steps):
+        ...     import aim
+        ...     from torchtap.integrations import AimLog
+        ...
+        ...     with tt.watch(model, to=[tt.Stats(), AimLog(aim.Run())]) as w:
+        ...         for step in steps:
+        ...             w.log(loss=step(model))
+        ...             w.step()
     """
 
     def __init__(

@@ -30,6 +30,17 @@ class WandbLog(StatisticsLog):
     Raises:
         InputError: an argument is of the wrong kind.
         MissingExtraError: wandb is not installed.
+
+    Example:
+        >>> import torchtap as tt
+        >>> def train(model, steps):
+        ...     import wandb
+        ...     from torchtap.integrations import WandbLog
+        ...
+        ...     with tt.watch(model, to=[tt.Stats(), WandbLog(wandb.init())]) as w:
+        ...         for step in steps:
+        ...             w.log(loss=step(model))
+        ...             w.step()
     """
 
     def __init__(

@@ -147,8 +147,8 @@ def _number(stats: Statistics, name: str) -> str:
 
 def common_edges(histograms: list[Histogram]) -> NDArray[np.float64]:
     """Ends of equal cells from the lowest 1st to the highest 99th percentile, ``float64[41]``."""
-    low = min(one.quantile(0.01) for one in histograms)
-    high = max(one.quantile(0.99) for one in histograms)
+    low = min(histogram.quantile(0.01) for histogram in histograms)
+    high = max(histogram.quantile(0.99) for histogram in histograms)
     if low == high:
         low, high = low - 0.5, high + 0.5
     return np.linspace(low, high, _CELLS + 1)

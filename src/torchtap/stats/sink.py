@@ -60,7 +60,7 @@ class Stats:
 
     Args:
         histogram: count histograms.
-        exact: count every element in them. By default tensors of more than 8,192 elements are
+        exact: count every element in them. By default tensors of more than 4,096 elements are
             counted by one element in each of 2,048 equal parts, at places that follow no period;
             the standard error of the rank of a quantile is ``sqrt(q (1 - q) / 2048)``, which is
             1.1 % at the median. Tensors of several sizes give equally many each, and ``notes``
@@ -310,7 +310,7 @@ class Stats:
         missing = dict(self._chosen.lost_at(record.site))
         if no_places is not None:
             why = f"{no_places}, {_NEEDS_PLACES}"
-            asked = [one for one in self._statistics if one.name not in missing]
+            asked = [statistic for statistic in self._statistics if statistic.name not in missing]
             lost = [one.name for one in asked if needs_places(one)]
             missing |= dict.fromkeys(lost, Missing(f"{why}."))
             if lost:

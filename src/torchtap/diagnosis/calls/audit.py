@@ -17,6 +17,7 @@ from torchtap.core.doors import require
 from torchtap.core.errors import InputError
 from torchtap.core.module_paths import is_container, modules_of
 from torchtap.core.preserved import set_mode
+from torchtap.core.trial import Trial
 from torchtap.diagnosis.calls.audit_reasons import Verdict, verdict_on
 from torchtap.diagnosis.calls.capture import Capture, Captured
 from torchtap.diagnosis.calls.copies import Arguments, copied_module
@@ -26,7 +27,6 @@ from torchtap.diagnosis.calls.wide_arithmetic import Wide, widened
 from torchtap.hooks.uncompiled import uncompiled
 from torchtap.runs.tables.cells import Cells
 from torchtap.runs.tables.table import Table
-from torchtap.studies.trial import Trial
 
 Cast = Callable[[Tensor], Tensor]
 _DTYPES = {
@@ -177,7 +177,7 @@ def _rows(
 
 
 def _inside(path: str, worst: Mapping[str, _Measured]) -> str:
-    """The module inside that has the error, if one has most of it."""
+    """Return the module inside that has the error, if one has most of it."""
     own = worst[path]
     if not own.verdict.is_finding:
         return ""
@@ -255,7 +255,7 @@ def _rounded(tensor: Tensor, dtype: torch.dtype) -> Tensor:
 def _run(
     module: nn.Module, captured: Captured, cast: Cast, default: torch.dtype
 ) -> dict[str, Tensor]:
-    """The tensors that a copy of the module returns, with all its numbers cast."""
+    """Return the tensors that a copy of the module returns, with all its numbers cast."""
     twin = copied_module(module)
     inner = dict(twin.named_modules())
     for name, value in captured.buffers.items():

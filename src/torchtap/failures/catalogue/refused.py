@@ -176,8 +176,12 @@ SITUATIONS: dict[str, Situation] = {
         "{what} takes a mask of booleans, and got {kind}.",
         "Make booleans of it: {mask_it} > 0, or {mask_it}.bool().",
         facts=lambda failure, found: {
-            "what": "torch.where" if failure.text.startswith("where") else "masked_fill",
-            "kind": (found["given"] or found["other"]).lower(),
+            "what": "torch.where"
+            if failure.text.startswith("where")
+            else "The operation"
+            if "masked_select" in failure.text
+            else "masked_fill",
+            "kind": (found["given"] or found["other"] or "numbers").lower(),
             "mask": _mask_name(failure),
         },
     ),

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from torchtap.runs.merging.rules import Rule
+from torchtap.runs.merging.placement_rules import MergeRule
 from torchtap.stats.algebra import Rows
 from torchtap.stats.series import Series
 from torchtap.stats.statistics import (
@@ -67,7 +67,7 @@ def aligned(series: Series, steps: Sequence[int]) -> Rows:
     return found
 
 
-def told_by_values(rule: Rule, rows: Mapping[int, Rows]) -> Rule:
+def told_by_values(rule: MergeRule, rows: Mapping[int, Rows]) -> MergeRule:
     """Return the rule; where labels do not tell replicas from parts, the rows of the ranks do.
 
     Replicas are equal in every step.
@@ -76,12 +76,12 @@ def told_by_values(rule: Rule, rows: Mapping[int, Rows]) -> Rule:
     for whole in rule.wholes:
         if not whole.is_told:
             first, *others = (rows[rank] for rank in whole.ranks)
-            is_same = all(same_rows(first, one).all() for one in others)
+            is_same = all(same_rows(first, other).all() for other in others)
             whole = whole if is_same else whole.cut_by_values()
             notes.append(ONE_OF_EQUAL if is_same else PARTS_THAT_DIFFER)
         wholes.append(whole)
     if len(wholes) > 1:
         first, *others = (rows[whole.ranks[0]] for whole in wholes)
-        is_same = all(same_rows(first, one).all() for one in others)
+        is_same = all(same_rows(first, other).all() for other in others)
         notes += [SAME_BATCH] if is_same else []
     return replace(rule, wholes=tuple(wholes), together=tuple(dict.fromkeys(notes)))

@@ -16,7 +16,7 @@ _FEWEST = 10
 _SCALED = 1e4
 
 
-class Progress:
+class LossCurve:
     """The loss over the steps in which it was logged.
 
     Without a logged loss, the number from which the backwards began stands in, where a watch saw

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torchtap.core.absence import WHOLE_RUN
 from torchtap.core.errors import InputError, RunError, SiteError
 from torchtap.core.site import Site
-from torchtap.runs.rules.loss_curve import Progress
+from torchtap.runs.rules.loss_curve import LossCurve
 from torchtap.runs.rules.loss_operations import LossOperations
 from torchtap.runs.rules.module_facts import Modules
 
@@ -60,7 +60,7 @@ class View:
         self._shapes: dict[Site, tuple[tuple[int, ...], str]] = {}
         self.modules = Modules(self)
         self.judged = LossOperations(self)
-        self.loss = Progress(self)
+        self.loss = LossCurve(self)
 
     # ------------------------------------------------------------------ steps
 

@@ -47,10 +47,10 @@ def feature_images(run: Run, nbytes: int = BYTES) -> tuple[list[dict[str, Any]],
     side = int(math.sqrt(nbytes / max(len(records), 1) / _MOST_CHANNELS))
     side = max(_SMALLEST, min(_LARGEST, side))
     every = (_image(run, record, layout, side) for record, layout in records)
-    found = [one for one in every if one is not None]
-    if any(one["reduced"] for one in found):
+    images = [one for one in every if one is not None]
+    if any(one["reduced"] for one in images):
         notes.append(f"Maps of more than {side} x {side} are reduced by the mean of each part.")
-    return found, notes
+    return images, notes
 
 
 def _records(run: Run) -> Iterator[tuple[Record, Any]]:
