@@ -15,7 +15,7 @@ from torchtap.capture.target_agreement import agreement, share_among, told_targe
 from torchtap.capture.training_facts import TrainingFacts
 from torchtap.core.torch_private import current_task
 from torchtap.hooks.backwards import root_of_backward
-from torchtap.hooks.site_state import GradHook
+from torchtap.hooks.tap import GradHook
 
 _MOST_GRAPHS, _MOST_INPUTS, _MOST_OUTPUTS, _MOST_STEPS = 8, 3, 4, 512
 _MOST_ELEMENTS = 2**18
