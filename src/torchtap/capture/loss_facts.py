@@ -45,7 +45,7 @@ class Returned:
 
     @property
     def inputs(self) -> list[Tensor]:
-        """What the model was called with, as far as nothing wrote into it."""
+        """The arguments of the model into which nothing wrote since."""
         return [one for one, version in self.given if one._version == version]
 
     @property
@@ -56,7 +56,7 @@ class Returned:
 
 @dataclass(slots=True)
 class Seen:
-    """What was seen as one gradient arrived.
+    """The measurements at the arrival of one gradient.
 
     Attributes:
         output: place of the output.
@@ -80,7 +80,7 @@ class Seen:
 
 
 class LossFacts:
-    """What the losses of a training tell, read where their gradients arrive at the model's outputs.
+    """Facts that losses tell, read where their gradients arrive at the model's outputs.
 
     Args:
         gradients: of the engine, which takes the hooks off.

@@ -52,7 +52,7 @@ class Meeting(NamedTuple):
 
 
 class LossOperations:
-    """What a watch saw of the losses of a training.
+    """The operations and measurements of losses that a watch saw.
 
     Args:
         view: of the run.

@@ -143,7 +143,7 @@ def _dtype_of_half(model: nn.Module, step: int) -> Tensor:
 
 class _Cut(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
-        """The same numbers, without what made them."""
+        """Return a copy of the numbers that autograd does not follow."""
         return x.detach()
 
 

@@ -67,7 +67,7 @@ def _two(step: int) -> tuple[Tensor, Tensor]:
 
 
 def _same(step: int) -> tuple[Tensor, Tensor]:
-    """The same few digits in each step, to be learnt by heart."""
+    """Return the same few digits in each step, to be learnt by heart."""
     return _digits(3 if step < 10_000 else step)
 
 
