@@ -39,7 +39,7 @@ class _Found(NamedTuple):
 
 
 def assignments_of(frame: TracebackFrame, name: str) -> list[Assignment]:
-    """The statements, one of which gave a name its value before the frame's line ran.
+    """Return the statements, one of which gave a name its value before the frame's line ran.
 
     Follows the order of the lines, branches and loops, and not the calls: more than one is returned
     where the source alone does not tell.
@@ -111,7 +111,7 @@ def runs_before(function: ast.AST, line: int, here: int) -> bool | None:
 
 
 def _end(statement: ast.stmt) -> int:
-    """The last line of a statement; of one with a block of others, of its head."""
+    """Return the last line of a statement; of one with a block of others, of its head."""
     body = getattr(statement, "body", None)
     if isinstance(body, list) and body:
         first: int = body[0].lineno
@@ -132,7 +132,7 @@ def _every_assignment(function: ast.AST, name: str) -> tuple[_Found, ...]:
 
 
 def _statements(node: ast.AST, name: str, blocks: tuple[Block, ...]) -> Iterator[_Found]:
-    """The statements below a node that assign a name, in the order of the lines."""
+    """Yield the statements below a node that assign a name, in the order of the lines."""
     for field in _BLOCKS:
         for statement in _block(node, field):
             inside = (*blocks, (node, field))
@@ -155,7 +155,7 @@ def _block(node: ast.AST, field: str) -> list[Any]:
 
 
 def _assigned(statement: ast.AST, name: str) -> tuple[ast.expr | None] | None:
-    """The value that a statement gives a name, in a tuple; ``None`` if it gives it none."""
+    """Return the value that a statement gives a name, in a tuple; ``None`` if it gives it none."""
     if isinstance(statement, ast.Assign):
         for target in statement.targets:
             if _names(target, name):
@@ -200,7 +200,7 @@ def _matching(target: ast.expr, value: ast.expr, name: str) -> ast.expr:
 
 
 def blocks_at(function: ast.AST, line: int) -> tuple[Block, ...]:
-    """The blocks of statements that a line stands in, outermost first."""
+    """Return the blocks of statements that a line stands in, outermost first."""
     for field in _BLOCKS:
         around = [one for one in _block(function, field) if _first(one) <= line <= _last(one)]
         if around:

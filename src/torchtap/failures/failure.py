@@ -65,19 +65,19 @@ class Failure:
 
     @cached_property
     def names(self) -> Names:
-        """The names of modules and parameters."""
+        """Return the names of modules and parameters."""
         return Names(self.frames, self._model)
 
     # ------------------------------------------------------------------ where
 
     @cached_property
     def running(self) -> TracebackFrame | None:
-        """The frame of the innermost module that was running."""
+        """Return the frame of the innermost module that was running."""
         return next((frame for frame in reversed(self.frames) if frame.module is not None), None)
 
     @property
     def module(self) -> nn.Module | None:
-        """The innermost module that was running."""
+        """Return the innermost module that was running."""
         return None if self.running is None else self.running.module
 
     @property
@@ -117,7 +117,7 @@ class Failure:
 
     @property
     def tensors(self) -> list[Operand]:
-        """The tensors among the operands."""
+        """Return the tensors among the operands."""
         return [operand for operand in self.operands if isinstance(operand.value, Tensor)]
 
     def operand(self, name: str, otherwise: str = UNNAMED) -> Operand:
@@ -152,7 +152,7 @@ class Failure:
 
     @property
     def pair(self) -> list[Operand]:
-        """The two operands of an operator: its tensors, or else its expressions."""
+        """Return the two operands of an operator: its tensors, or else its expressions."""
         return (self.tensors if len(self.tensors) > 1 else self.operands)[:2]
 
     def details(self, *chosen: Operand) -> Details:
@@ -181,7 +181,7 @@ class Failure:
 
     @cached_property
     def differentiated(self) -> list[Tensor]:
-        """The tensors that the running backward began at."""
+        """Return the tensors that the running backward began at."""
         for frame in self.frames:
             if frame.is_torch and frame.file.endswith("autograd/__init__.py"):
                 held = frame.frame.f_locals
@@ -198,7 +198,7 @@ class Failure:
 
     @cached_property
     def nodes(self) -> list[Node]:
-        """The nodes of the graph that the running backward began to go through."""
+        """Return the nodes of the graph that the running backward began to go through."""
         return nodes_of(self.differentiated)
 
     def called(self, wanted: object, otherwise: str = "") -> str:

@@ -72,7 +72,7 @@ class Names:
         return self._paths[id(module)][0] if module in self else None
 
     def module(self, module: nn.Module | None) -> str:
-        """A module in a sentence: ``blocks.0.fc (Linear)``; empty of none."""
+        """Return a module in a sentence: ``blocks.0.fc (Linear)``; empty of none."""
         if module is None:
             return ""
         kind = type(module).__name__
@@ -85,13 +85,13 @@ class Names:
         return f"the {kind} itself" if variable == "model" else f"{variable} ({kind})"
 
     def variable(self, module: nn.Module | None) -> str:
-        """A module as the program would write it: ``net.blocks[0].fc``."""
+        """Return a module as the program would write it: ``net.blocks[0].fc``."""
         variable, path = self._variables.get(id(module), ("module", ""))
         parts = (f"[{part}]" if part.isdigit() else f".{part}" for part in path.split(".") if part)
         return variable + "".join(parts)
 
     def modules(self) -> Iterator[tuple[str, nn.Module]]:
-        """All modules with their paths."""
+        """Yield all modules with their paths."""
         yield from self._paths.values()
 
     def state(self, tensor: object) -> NamedState | None:
@@ -109,7 +109,7 @@ class Names:
 
 
 def _models(frames: Sequence[TracebackFrame]) -> list[tuple[str, nn.Module]]:
-    """The modules that frames hold, without those that stand in another of them."""
+    """Return the modules that frames hold, without those that stand in another of them."""
     models: dict[int, tuple[str, nn.Module]] = {}
     for frame in frames:
         for name, value in [("", frame.module)] if frame.is_torch else _held(frame):

@@ -96,7 +96,7 @@ def _operands(frame: TracebackFrame) -> Iterator[Operand]:
 
 
 def parts_of_expression(node: ast.AST | None) -> list[ast.expr]:
-    """The expressions whose values an operation takes."""
+    """Return the expressions whose values an operation takes."""
     if isinstance(node, ast.Call):
         own = [node.func.value] if isinstance(node.func, ast.Attribute) else []
         return [*own, *node.args, *(keyword.value for keyword in node.keywords)]
@@ -114,7 +114,7 @@ def parts_of_expression(node: ast.AST | None) -> list[ast.expr]:
 
 
 def shape_text(value: Any) -> str:
-    """A tensor as ``float32[2, 3]``, with its device if that is not the CPU."""
+    """Return a tensor as ``float32[2, 3]``, with its device if that is not the CPU."""
     if value is MISSING:
         return ""
     if not isinstance(value, Tensor):
@@ -126,12 +126,12 @@ def shape_text(value: Any) -> str:
 
 
 def dtype_text(value: object) -> str:
-    """The dtype of a tensor, such as ``float32``; ``?`` of what is none."""
+    """Return the dtype of a tensor, such as ``float32``; ``?`` of what is none."""
     return str(value.dtype).removeprefix("torch.") if isinstance(value, Tensor) else "?"
 
 
 def bounds_of(value: object) -> tuple[float, float] | None:
-    """The least and the greatest element; ``None`` where they cannot be read at once.
+    """Return the least and the greatest element; ``None`` where they cannot be read at once.
 
     On a GPU reading would wait for it, and fail after an error of a kernel. Inside a transform, or
     a mode of the program, it would not run by itself.
@@ -232,13 +232,13 @@ def _handed_over(frames: Sequence[TracebackFrame], depth: int) -> Iterator[tuple
 
 
 def _unless_assigned(frame: TracebackFrame, name: str) -> Any:
-    """An argument of a function that still has the value with which it was called."""
+    """Return an argument of a function that still has the value with which it was called."""
     # PyTorch's functions often assign to their arguments (input = input.contiguous()).
     return MISSING if assignments_of(frame, name) else frame.frame.f_locals.get(name, MISSING)
 
 
 def _before_in(frame: TracebackFrame) -> nn.Module | None:
-    """The module of a Sequential that ran before the one that is running."""
+    """Return the module of a Sequential that ran before the one that is running."""
     children = list(frame.owner._modules.values())
     running = frame.names.get("module")
     at = [number for number, one in enumerate(children) if one is running]

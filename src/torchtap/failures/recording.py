@@ -91,7 +91,7 @@ class WriteRecording(TorchFunctionMode):
             del self._writes[next(iter(self._writes))]
 
     def writes_into(self, tensor: Tensor, *, since: int) -> list[WriteAt]:
-        """The writes into the memory of a tensor after it had a version."""
+        """Return the writes into the memory of a tensor after it had a version."""
         address = _address(tensor)
         return [one for one in self._writes.get(address or 0, ()) if one.version > since]
 
@@ -170,7 +170,7 @@ def _address(tensor: Tensor) -> int | None:
 
 
 def _write(before: int, version: int, frame: FrameType | None) -> WriteAt:
-    """The innermost line of the program, and the module that was running."""
+    """Return the innermost line of the program, and the module that was running."""
     file, line, module, compiled = "", 0, None, ""
     is_compiled = False
     while frame is not None and (not file or module is None):

@@ -90,7 +90,7 @@ def first_of(*rows: SituationRow, facts: Facts) -> Situation:
 
 
 def _operands(failure: Failure, about: str) -> tuple[list[Operand], Details]:
-    """The operands that a row is about, and their descriptions."""
+    """Return the operands that a row is about, and their descriptions."""
     if about == "tensors":
         return failure.tensors, failure.details()
     if about == "argument":

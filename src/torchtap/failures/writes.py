@@ -52,7 +52,7 @@ class Write(NamedTuple):
 
 
 def writes_in(file: str) -> Iterator[Write]:
-    """All places of a file that look as if they wrote into a tensor."""
+    """Yield all places of a file that look as if they wrote into a tensor."""
     tree = source_tree(file)
     for node in ast.walk(tree) if tree is not None else ():
         found = _written(node)
@@ -102,7 +102,7 @@ def writer_of(
     names: Names,
     since: int,
 ) -> tuple[str, list[Write]]:
-    """The places that have overwritten a tensor, or may have.
+    """Return the places that have overwritten a tensor, or may have.
 
     Args:
         tensor: what was overwritten, if it is still there.
@@ -152,7 +152,7 @@ def _of_module(module: nn.Module, names: Names) -> Write:
 
 
 def _seen(write: WriteAt, names: Names) -> Write:
-    """A write that was recorded, in words."""
+    """Return a write that was recorded, in words."""
     at = f"{shown_file(write.file)}:{write.line}"
     if write.compiled:
         text = f"{write.compiled} ({at}), which torch.compile compiled: its lines are not recorded"

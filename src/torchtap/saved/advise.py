@@ -230,7 +230,7 @@ _ADVICE = ("module", "type", "saved", "movable", "compute", "free time", "wait a
 
 
 def show_advice(advice: OffloadAdvice) -> Page:
-    """One line per module, the advice below."""
+    """Return one line per module, the advice below."""
     labels = labels_of([row.path for row in advice.rows])
     cells = [
         (

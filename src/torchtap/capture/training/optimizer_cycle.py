@@ -184,7 +184,7 @@ class OptimizerCycle:
             one.has_stepped = True
 
     def _awaited(self, *, unheard: bool = False) -> Iterator[OptimizerState]:
-        """The optimizers whose turn is still to come.
+        """Yield the optimizers whose turn is still to come.
 
         Args:
             unheard: count a model as run, if none of its forwards was ever heard of.

@@ -37,7 +37,7 @@ class Measured:
     """Measures each model, and keeps the statistics in memory."""
 
     def sinks(self, model: TrainedModel) -> list[Sink]:
-        """``tt.Stats``; means over samples would take a copy of each output."""
+        """Return ``tt.Stats``; means over samples would take a copy of each output."""
         return [Stats(sample_mean=())]
 
     def begin(self, model: TrainedModel) -> int:

@@ -128,7 +128,7 @@ class Recording:
 
     @property
     def what_is_left(self) -> str:
-        """The end of a sentence: what an error of the thread leaves."""
+        """Return the end of a sentence: what an error of the thread leaves."""
         is_there = (self.folder / JOURNAL).exists()
         return "what was committed before is there" if is_there else "what was committed is gone"
 

@@ -155,12 +155,12 @@ class Disk:
 
     @property
     def num_dropped(self) -> int:
-        """The number of values left out because the queue, or ``max_bytes``, was full."""
+        """Return the number of values left out because the queue, or ``max_bytes``, was full."""
         return self._intake.num_dropped
 
     @property
     def dropped_bytes(self) -> int:
-        """The number of bytes of the values that were left out."""
+        """Return the number of bytes of the values that were left out."""
         return self._intake.dropped_bytes
 
     @property
@@ -320,7 +320,7 @@ class Disk:
         recording.raise_failure()
 
     def contents(self) -> Records:
-        """The records of the steps that were committed, in the order of their arrival."""
+        """Return the records of the steps that were committed, in the order of their arrival."""
         recording = self._recording
         if recording is None:
             return Records()
@@ -355,7 +355,7 @@ class Disk:
 
     @property
     def absent(self) -> tuple[Absence, ...]:
-        """The values that were given to the sink and could not be written, with reasons."""
+        """Return the values that were given to the sink and could not be written, with reasons."""
         absences = [*self._unreadable]
         if self.num_dropped:
             reason = (
@@ -376,7 +376,7 @@ class Disk:
     # ------------------------------------------------------------------ to the thread
 
     def _ready(self) -> Recording | None:
-        """The recording, which begins where no watch began it; ``None`` when all is over."""
+        """Return the recording, which begins where no watch began it; ``None`` when all is over."""
         if os.getpid() != self._process:
             raise CaptureError(
                 "tt.Disk was taken along into a process that was forked, which has no thread to "
