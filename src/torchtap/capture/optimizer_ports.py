@@ -247,10 +247,10 @@ class OptimizerPorts:
 
     def _states(self, port: str) -> dict[int, list[SiteState]]:
         """Id of a parameter -> its states; several, where several modules own it."""
-        found: dict[int, list[SiteState]] = {}
+        states: dict[int, list[SiteState]] = {}
         for state, param in self._tapped(port):
-            found.setdefault(id(param), []).append(state)
-        return found
+            states.setdefault(id(param), []).append(state)
+        return states
 
     def _tapped(self, port: str) -> list[tuple[SiteState, Tensor]]:
         if port not in self._wanted:

@@ -182,13 +182,13 @@ def stats(
 
 
 def _listed_columns(path: str) -> list[str]:
-    """Every column with what it is; of a run that is there also its further statistics."""
+    """Return every column with what it is; of a run that is there also its further statistics."""
     from torchtap.runs.tables.columns import ROW_COLUMNS
     from torchtap.stats.named_numbers import NAMES
 
     said = {**{name: one.meaning for name, one in NAMES.items()}, **ROW_COLUMNS}
     if Path(path).exists():
-        further = [one.name for one in open_saved(path).series.statistics]
+        further = [statistic.name for statistic in open_saved(path).series.statistics]
         said |= dict.fromkeys(further, "a further statistic of this run")
     room = max(map(len, said))
     return [f"{name:<{room}}  {what}" for name, what in said.items()]

@@ -127,8 +127,8 @@ class Clipping:
     def _chosen(self, optimizer: Optimizer) -> list[tuple[SiteState, Tensor]]:
         """Return the selected parameters among those of an optimizer."""
         own = {id(param) for group in optimizer.param_groups for param in group["params"]}
-        found: dict[int, tuple[SiteState, Tensor]] = {}
+        chosen: dict[int, tuple[SiteState, Tensor]] = {}
         for state, _, param in tapped_params(self.plan, self.taps, "param_grad"):
             if id(param) in own:
-                found.setdefault(id(param), (state, param))  # A tied parameter counts once.
-        return list(found.values())
+                chosen.setdefault(id(param), (state, param))  # A tied parameter counts once.
+        return list(chosen.values())

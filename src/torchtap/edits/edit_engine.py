@@ -118,8 +118,8 @@ class EditEngine:
             before, after = _sides(tap, is_root=tap is self.root, has_nodes=self.nodes is not None)
             self._hooks.put_on_counting(
                 module,
-                before=EditPreForward(self, tap, EDIT) if before else None,
-                after=EditPostForward(self, tap, has_frame=before) if after else None,
+                pre_hook=EditPreForward(self, tap, EDIT) if before else None,
+                post_hook=EditPostForward(self, tap, has_frame=before) if after else None,
                 counter=CallCounter(self, tap),
             )
         self._params.put_on()
@@ -350,9 +350,9 @@ def _sides(tap: Tap, *, is_root: bool, has_nodes: bool) -> tuple[bool, bool]:
 
 
 def _refuse_graph_outputs(name: str, tap: Tap, output: Any) -> None:
-    found = leaves(output)
-    together = from_one_compiled_graph(tensor for _, tensor in found)
-    for leaf, tensor in found:
+    outputs = leaves(output)
+    together = from_one_compiled_graph(tensor for _, tensor in outputs)
+    for leaf, tensor in outputs:
         if id(tensor) in together and tap.state("grad_output", leaf) is not None:
             site = Site(tap.path, "grad_output", leaf)
             raise EditError(

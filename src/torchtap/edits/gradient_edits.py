@@ -273,7 +273,9 @@ class GradientEdits:
         """Forget the handles of graphs that were freed."""
         if len(self._handles) + len(self.on_tensors.tables) >= self._prune_at:
             self.on_tensors.prune()
-            self._handles = [one for one in self._handles if one.hooks_dict_ref() is not None]
+            self._handles = [
+                handle for handle in self._handles if handle.hooks_dict_ref() is not None
+            ]
             self._prune_at = 256 + 2 * (len(self._handles) + len(self.on_tensors.tables))
 
     def release(self) -> None:

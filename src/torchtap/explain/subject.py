@@ -190,10 +190,10 @@ class Subject:
             times: as of :meth:`run`.
         """
         if target.site is None:
-            found = target.scores(self.run(inputs, times=times), self._class_dim)
+            scores = target.scores(self.run(inputs, times=times), self._class_dim)
             if target.is_flat and times == 1:
-                refuse_other_rows(found, self.inputs)
-            return found
+                refuse_other_rows(scores, self.inputs)
+            return scores
         args, kwargs = self._arguments(inputs, times)
         plan = make_plan(self.model, str(target.site))
         return target.scores(value_at(target.site, plan, self.modules, self._called, args, kwargs))
@@ -318,7 +318,7 @@ def _as_batch(args: Sequence[Any]) -> tuple[Any, ...]:
         InputError: they have different sizes.
     """
     pictures = args[0]
-    if len({one.shape for one in pictures}) > 1:
+    if len({picture.shape for picture in pictures}) > 1:
         shown = ", ".join(map(kind_of, pictures[:4]))
         raise InputError(
             f"The model takes a list of pictures, and these have different sizes ({shown}), so "

@@ -53,7 +53,7 @@ def which_call(failure: Failure) -> str:
 
 
 def ordinal(number: int) -> str:
-    """``2nd`` of 2."""
+    """Return ``2nd`` of 2."""
     teen = number % 100 in (11, 12, 13)
     return f"{number}{'th' if teen else {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th')}"
 
@@ -64,7 +64,7 @@ def _num_calls_in_input(failure: Failure) -> int:
     if type(module) not in _ONE_NODE:
         return 0
     weight = vars(module).get("_parameters", {}).get("weight")
-    computed = [one.value for one in failure.tensors if one.value.grad_fn is not None]
+    computed = [tensor.value for tensor in failure.tensors if tensor.value.grad_fn is not None]
     if weight is None or not computed:  # It has no weight while it is being made.
         return 0
     return sum(
@@ -110,7 +110,7 @@ def _call_number(
 
 @lru_cache(maxsize=256)
 def _calls(function: ast.AST) -> tuple[ast.Call, ...]:
-    """The calls that a function makes itself."""
+    """Return the calls that a function makes itself."""
     todo = list(getattr(function, "body", ()))
     for node in todo:  # Grows as it goes.
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -127,7 +127,7 @@ def _is_of(frame: TracebackFrame, call: ast.Call, module: nn.Module) -> bool | N
         return _is_method_without_modules(frame, call.func)
     if isinstance(called, nn.Module):
         return None if _holds(called, module) else False
-    given = (*call.args, *(one.value for one in call.keywords))
+    given = (*call.args, *(keyword.value for keyword in call.keywords))
     is_handed = any(_holds(frame.value_of(one), module) for one in given)
     is_open = callable(called) and _is_of_program(inspect.unwrap(called))
     return None if is_handed or is_open else False
@@ -174,7 +174,7 @@ def _has_run(function: ast.AST, call: ast.Call, around: Sequence[Block]) -> bool
         if ends or (node, _EITHER.get(field, "")) in around:
             return False  # Nothing runs after a branch that returns, or it is the other branch.
     parts = (one for one in ast.walk(function) if isinstance(one, _PARTS))
-    return None if others or any(_holds_node(one, call) for one in parts) else True
+    return None if others or any(_holds_node(part, call) for part in parts) else True
 
 
 def _num_rounds(frame: TracebackFrame, loop: ast.AST) -> int | None:
@@ -183,11 +183,11 @@ def _num_rounds(frame: TracebackFrame, loop: ast.AST) -> int | None:
     name = getattr(called.func, "id", "") if isinstance(called, ast.Call) else ""
     if not isinstance(loop, ast.For) or not isinstance(called, ast.Call):
         return None
-    given = [frame.value_of(one) for one in called.args]
+    given = [frame.value_of(arg) for arg in called.args]
     target, start, step = loop.target, 0, 1
     if name == "enumerate" and isinstance(target, ast.Tuple | ast.List):
         target = target.elts[0]
-        given += [frame.value_of(one.value) for one in called.keywords]
+        given += [frame.value_of(keyword.value) for keyword in called.keywords]
         start = given[1] if len(given) > 1 else 0
     elif name == "range":
         start, step = given[0] if len(given) > 1 else 0, given[2] if len(given) > 2 else 1

@@ -159,13 +159,13 @@ def number_in_report(call: int, phase: str) -> int:
 
 def outermost_parts(modules: Mapping[str, nn.Module]) -> list[str]:
     """Return the paths of parts that programs call in place of the model, not of their parts."""
-    found: set[str] = set()
+    parts: set[str] = set()
     for path, module in modules.items():
         steps = path.split(".")
         above = (".".join(steps[:depth]) for depth in range(1, len(steps)))
-        if path and not is_container(module) and found.isdisjoint(above):
-            found.add(path)
-    return [path for path in modules if path in found]
+        if path and not is_container(module) and parts.isdisjoint(above):
+            parts.add(path)
+    return [path for path in modules if path in parts]
 
 
 class Call(FollowedCall):

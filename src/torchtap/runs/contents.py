@@ -141,16 +141,16 @@ class Contents:
     ) -> Record:
         """See :meth:`Run.record <torchtap.runs.run.Run.record>`."""
         site = self.resolve(site)
-        found = self.index.filter_places(self.index.places_of(site), phase)
+        places = self.index.filter_places(self.index.places_of(site), phase)
         for name, wanted in (("step", step), ("call", call), ("backward", backward)):
             if wanted is not None:
-                found = found[self.index.column_at(name, found) == wanted]
-        if not len(found):
+                places = places[self.index.column_at(name, places) == wanted]
+        if not len(places):
             self._refuse_measured(site)
             raise SiteError(self.index.no_record_message(site, step, call, backward, phase))
         # Of several backwards the one that came last.
-        steps, calls = self.index.column_at("step", found), self.index.column_at("call", found)
-        return self.recorded[int(found[np.lexsort((found, calls, steps))[-1]])]
+        steps, calls = self.index.column_at("step", places), self.index.column_at("call", places)
+        return self.recorded[int(places[np.lexsort((places, calls, steps))[-1]])]
 
     def records(
         self,
@@ -208,14 +208,14 @@ class Contents:
 
     def _rows_of(self, site: Site) -> SiteRows:
         self._refuse_measured(site)
-        found = self.index.filter_places(self.index.places_of(site), self.phase)
-        steps, calls = self.index.column_at("step", found), self.index.column_at("call", found)
-        found = found[np.lexsort((found, calls, steps))]
-        steps, calls = self.index.column_at("step", found), self.index.column_at("call", found)
+        places = self.index.filter_places(self.index.places_of(site), self.phase)
+        steps, calls = self.index.column_at("step", places), self.index.column_at("call", places)
+        places = places[np.lexsort((places, calls, steps))]
+        steps, calls = self.index.column_at("step", places), self.index.column_at("call", places)
         # Of several backwards through one call the last.
-        is_last = np.ones(len(found), dtype=bool)
+        is_last = np.ones(len(places), dtype=bool)
         is_last[:-1] = (np.diff(steps) != 0) | (np.diff(calls) != 0)
-        return SiteRows(self.recorded, found[is_last], site)
+        return SiteRows(self.recorded, places[is_last], site)
 
     # ------------------------------------------------------------------ what is missing
 

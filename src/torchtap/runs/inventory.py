@@ -126,10 +126,10 @@ def inventory_of(
 ) -> Inventory:
     """List the values of an index, without looking at them one by one, and what was measured."""
     tables = index.tables
-    found = np.asarray(index.columns["phase"])
+    phase_codes = np.asarray(index.columns["phase"])
     phases = {name: number for number, name in enumerate(tables.phase)}
-    is_forward = found == phases[FORWARD]
-    counts = np.bincount(found, minlength=len(tables.phase))
+    is_forward = phase_codes == phases[FORWARD]
+    counts = np.bincount(phase_codes, minlength=len(tables.phase))
     forward = index if is_forward.all() else index.only(is_forward)
     entries = _entries(forward)
     measured_at = {entry.site: entry for entry in measured}
@@ -161,7 +161,7 @@ def inventory_of_contents(held: Contents) -> Inventory:
 
 
 def _index_of(held: Contents) -> Index:
-    """The values in memory as the index of a folder has them, as far as they are listed."""
+    """Return the values in memory as the index of a folder has them, as far as they are listed."""
     names = ("site", "step", "phase", "dtype", "shape", "nbytes")
     rows = [(site, step, phase, *fact) for site, step, phase, fact in held.index.facts(held.sites)]
     columns = zip(*rows, strict=True) if rows else ((),) * len(names)
@@ -182,10 +182,14 @@ def inventory_of_file(path: str | Path) -> Inventory:
     from torchtap.runs.single_file.description import read_description
     from torchtap.runs.single_file.header import describing
 
-    found = read_description(path)
-    with describing(found.header.path):
+    description = read_description(path)
+    with describing(description.header.path):
         return inventory_of(
-            found.index, found.meta, found.absent, found.measured, found.num_measured_steps
+            description.index,
+            description.meta,
+            description.absent,
+            description.measured,
+            description.num_measured_steps,
         )
 
 
@@ -229,7 +233,7 @@ def _counted(codes: Any) -> tuple[Any, Any]:
 
 
 def _per_site(site: Any, codes: Any, size: int, num_sites: int) -> list[list[int]]:
-    """The codes that the values of each site have."""
+    """Return the codes that the values of each site have."""
     listed: list[list[int]] = [[] for _ in range(num_sites)]
     for pair in _counted(site * size + codes)[0].tolist():
         listed[pair // size].append(pair % size)

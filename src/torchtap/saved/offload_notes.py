@@ -50,7 +50,9 @@ def _refused(report: OffloadReport, scope: SavedHooksScope) -> Iterator[str]:
     for reason, paths in scope.refused.items():
         unserved = list(paths)
         if reason != CHECKPOINT:  # A checkpoint recomputes inside a backward too.
-            unserved = [one for one in paths if one not in known and not _is_served(one, served)]
+            unserved = [
+                path for path in paths if path not in known and not _is_served(path, served)
+            ]
         if unserved:
             yield f"{named(unserved)} {reason}"
 
@@ -78,10 +80,10 @@ def _never_left(
     if report.plain_peak_nbytes <= keep_last:
         yield "nothing had to leave: all of it fitted into keep_last= or max_bytes="
     elif budgets:
+        limits = ", ".join(f"{budget:,}" for budget in budgets)
         yield (
             f"nothing has left: {report.packed_nbytes:,} bytes were to be moved; if no tensor of "
-            f"them fits the budgets in to= ({', '.join(f'{one:,}' for one in budgets)} bytes), "
-            f"give more"
+            f"them fits the budgets in to= ({limits} bytes), give more"
         )
     elif is_over and not report.notes:
         yield (

@@ -191,8 +191,12 @@ def folder_for(wanted: str | os.PathLike[str] | None, *, allow_memory: bool) -> 
     """
     if wanted is None:
         candidates = [Path(tempfile.gettempdir()), Path("/var/tmp"), Path.cwd()]
-        disks = [one for one in candidates if one.is_dir() and os.access(one, os.W_OK)]
-        found = [one for one in disks if allow_memory or not is_in_memory(one)]
+        disks = [
+            candidate
+            for candidate in candidates
+            if candidate.is_dir() and os.access(candidate, os.W_OK)
+        ]
+        found = [disk for disk in disks if allow_memory or not is_in_memory(disk)]
         if found:
             return found[0]
         raise InputError("No folder on a disk was found to offload to. Give one: dir='...'.")

@@ -26,7 +26,7 @@ def suspend_offload() -> Iterator[None]:
         ...         torch.func.grad(torch.sin)(torch.tensor(0.0))
         tensor(1.)
     """
-    pairs = {id(one.pair[0]): one.pair for one in open_scopes if one.pair is not None}
+    pairs = {id(scope.pair[0]): scope.pair for scope in open_scopes if scope.pair is not None}
     above: list[tuple[Pair, bool]] = []
     stack: list[Pair] = []
     while (found := top()) is not None:

@@ -63,6 +63,12 @@ class Histogram:
             ``int64[num_bins]``.
         counts: how often, ``int64[num_bins]``.
         is_sample: whether a sample of the elements was counted and not all of them.
+
+    Example:
+        >>> import torch, torchtap as tt
+        >>> histogram = tt.measure(torch.tensor([1.0, 1.0, -2.0, 0.0])).histogram
+        >>> histogram.counts.tolist()
+        [1, 1, 2]
     """
 
     bins: Ints
@@ -116,6 +122,7 @@ class Histogram:
     def without(self, part: Histogram) -> Histogram:
         """Return the histogram with ``part``, which was merged into it, taken out again."""
         counts = self.counts.copy()
+        # Each bin of the part is there, since it was merged into this one.
         counts[np.searchsorted(_rank(self.bins), _rank(part.bins))] -= part.counts
         return Histogram(self.bins[counts > 0], counts[counts > 0], self.is_sample)
 
@@ -138,6 +145,7 @@ class Histogram:
         ends = np.cumsum(self.counts)
         rank = q * (total - 1)
         below, above = math.floor(rank), math.ceil(rank)
+        # An order statistic lies in the first bin whose cumulated count is above its rank.
         places = np.searchsorted(ends, [below, above], side="right")
         low, high = self.middles[places]
         return float(low + (rank - below) * (high - low))

@@ -313,7 +313,7 @@ class Stats:
         missing = dict(self._chosen.lost_at(record.site))
         if no_places is not None:
             why = f"{no_places}, {_NEEDS_PLACES}"
-            asked = [one for one in self._statistics if one.name not in missing]
+            asked = [statistic for statistic in self._statistics if statistic.name not in missing]
             lost = [one.name for one in asked if needs_places(one)]
             missing |= dict.fromkeys(lost, Missing(f"{why}."))
             if lost:

@@ -64,7 +64,7 @@ class ModuleCalls:
         for path, module in self._modules.items():
             tap = Tap(path, {})
             self._follower.put_on(
-                module, before=_Enter(self, tap), after=_Leave(self, tap), is_first=True
+                module, pre_hook=_Enter(self, tap), post_hook=_Leave(self, tap), is_first=True
             )
 
     def detach(self) -> None:
@@ -111,8 +111,8 @@ class ModuleCalls:
         number = node._sequence_nr() if hasattr(node, "_sequence_nr") else -1
         around = [span for span in self._spans if span.first <= number < span.end]
         # Of those that began last, the shortest: a module may do nothing but call another.
-        found = max(around, key=lambda span: (span.first, -span.end), default=None)
-        return None if found is None else self._innermost(found, around)
+        innermost = max(around, key=lambda span: (span.first, -span.end), default=None)
+        return None if innermost is None else self._innermost(innermost, around)
 
     def _innermost(self, found: _Span, around: list[_Span]) -> Place:
         # Calls end from the inside out: of equal spans, the first that ended is the innermost.

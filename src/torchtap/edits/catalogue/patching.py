@@ -32,7 +32,6 @@ from torchtap.edits.catalogue.regions import At, check, moved
 
 if TYPE_CHECKING:
     from torchtap.core.plan import Plan
-    from torchtap.runs.run import Run
 
 
 @runtime_checkable
@@ -88,7 +87,7 @@ class Patch(Ready):
 
 
 def patch(
-    source: Run | Mapping[str, Tensor] | Tensor | Callable[[Record], Tensor] | None = None,
+    source: Recorded | Mapping[str, Tensor] | Tensor | Callable[[Record], Tensor] | None = None,
     *,
     inputs: Any = None,
     model: nn.Module | None = None,
@@ -199,7 +198,7 @@ def _another_shape(source: Tensor, tensor: Tensor) -> str:
 
 
 def mean_ablate(
-    source: Run | Mapping[str, Tensor] | Tensor | None = None, *, dim: int = 0, at: At = None
+    source: Recorded | Mapping[str, Tensor] | Tensor | None = None, *, dim: int = 0, at: At = None
 ) -> Ready:
     """Put the mean in the place of every sample, so that nothing of the sample is left.
 
@@ -211,6 +210,14 @@ def mean_ablate(
 
     Raises:
         InputError: an argument does not fit.
+
+    Example:
+        >>> import torch, torchtap as tt
+        >>> relu = torch.nn.ReLU()
+        >>> with tt.edit(relu, ".", tt.edits.mean_ablate()):  # The mean of the batch.
+        ...     relu(torch.tensor([[1.0], [3.0]]))
+        tensor([[2.],
+                [2.]])
     """
     is_source = isinstance(source, Tensor | Mapping | Recorded | None)
     expected = "a run (watch.run, tt.open(path)), a mapping from sites to means, or a tensor"

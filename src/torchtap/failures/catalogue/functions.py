@@ -133,9 +133,15 @@ SITUATIONS: dict[str, Situation] = {
     ),
     "no derivative": SituationRow(
         "PyTorch has no derivative of {op}.",
+        (
+            "is_distance",
+            "Write the distances out, which can be differentiated twice: (a[:, None] - "
+            "b[None]).norm(dim=-1).",
+        ),
         "Compute it by operations that have one; for a second derivative of attention, inside "
         "torch.nn.attention.sdpa_kernel(SDPBackend.MATH).",
         _SECOND,
+        facts=lambda failure, found: {"is_distance": "cdist" in found["op"]},
     ),
     "out with grad": SituationRow(
         "{op} was given out=, which autograd cannot record, and a tensor that requires grad.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -42,11 +43,13 @@ def _matrices(failure: Failure, found: re.Match[str]) -> Explanation:
             failure.details(),
         )
     names, values = [failure.name_of(one) for one in chosen], [one.value for one in chosen]
+    vectors = [] if is_linear else _vectors(names, values)
     where = "the last" if is_linear else "the first (of matrices: the last but one)"
     return Explanation(
         f"A product sums over the last dimension of {names[0]}, which is {left}, and {where} of "
         f"{names[1]}, which is {right}.",
         (
+            *vectors,
             *([] if is_linear else _transposed(names, values)),
             f"Make what produces {names[0]} or {names[1]} so wide that the two numbers are equal.",
         ),
@@ -75,6 +78,17 @@ def _factors(failure: Failure, left: int, right: int) -> tuple[list[Operand], bo
         if one.value.shape[-1] == left and other.value.shape[-2:][0] == right
     ]
     return (pairs[0] if len(pairs) == 1 else []), False
+
+
+def _vectors(names: list[str], values: list[object]) -> list[str]:
+    """Return the way out where the second operand has a vector for each matrix of the first."""
+    one, other = values if len(values) == 2 else (None, None)
+    if not isinstance(one, Tensor) or not isinstance(other, Tensor):
+        return []
+    if one.dim() != 3 or tuple(other.shape) != (one.shape[0], one.shape[2]):
+        return []
+    product = f"({grouped(names[0])} @ {grouped(names[1])}[..., None])[..., 0]"
+    return [f"If {names[1]} has a vector for each sample, make it a matrix: {product}."]
 
 
 def _transposed(names: list[str], values: list[object]) -> list[str]:
@@ -238,6 +252,30 @@ def _given_channels(failure: Failure, operand: Operand, name: str, wanted: int) 
     return []
 
 
+def _of_rows(
+    failure: Failure, operand: Operand, shape: list[int], channels: int | None, high: int
+) -> str:
+    """The way out where each row is a vector of channels, or a picture in one row; else empty."""
+    if high != 4 or len(shape) != 2 or not channels:
+        return ""
+    name = grouped(failure.name_of(operand))
+    side = math.isqrt(shape[1] // channels)
+    maker = failure.origin(operand).module
+    if shape[1] == channels > 1:
+        if isinstance(maker, nn.Linear):
+            return (
+                f"Make each row a picture of one point before it: nn.Unflatten(1, ({channels}, 1, "
+                "1))."
+            )
+        return f"Make each row a picture of one point: {name}[:, :, None, None]."
+    if side > 3 and channels * side * side == shape[1]:
+        return (
+            f"If each row is a picture of {side} x {side}: {name}.reshape(-1, {channels}, {side}, "
+            f"{side})."
+        )
+    return ""
+
+
 def _dimensions(failure: Failure, found: re.Match[str]) -> Explanation:
     operand = failure.argument()
     low, high = int(found["low"]), int(found["high"])
@@ -246,7 +284,10 @@ def _dimensions(failure: Failure, found: re.Match[str]) -> Explanation:
     shape = [int(one) for one in re.findall(r"\d+", found["given"])]
     channels = getattr(failure.module, "in_channels", None)
     way = f"Give it [batch, channels, ...] in {high} dimensions."
-    if num == low - 1 and channels == 1:
+    flat = _of_rows(failure, operand, shape, channels, high)
+    if flat:
+        way = flat
+    elif num == low - 1 and channels == 1:
         way = (
             f"Add the channel: {short}.unsqueeze(0), or the batch and the channel: "
             f"{short}[None, None]."

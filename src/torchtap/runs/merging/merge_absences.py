@@ -66,12 +66,12 @@ class MergeAbsences:
     @property
     def in_order(self) -> list[Absence]:
         """Replicas that differ, by the step in which they began to."""
-        found = sorted(dict.fromkeys(self.differing), key=lambda entry: entry[0])
-        return [absence for _, absence in found]
+        by_step = sorted(dict.fromkeys(self.differing), key=lambda entry: entry[0])
+        return [absence for _, absence in by_step]
 
     @property
     def absent(self) -> list[Absence]:
-        """All of it, each once: replicas that differ first."""
+        """Return all of it, each once: replicas that differ first."""
         return list(dict.fromkeys([*self.in_order, *self.refused]))
 
 

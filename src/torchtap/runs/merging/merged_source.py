@@ -114,7 +114,7 @@ def _scalars(runs: Sequence[RankRun]) -> Scalars:
             if name in run.source.scalars.names
         }
         first, *others = own.values()
-        is_same = all(one == first for one in others)
+        is_same = all(other == first for other in others)
         for step in sorted(set().union(*own.values())):
             numbers = {rank: one[step] for rank, one in own.items() if step in one}
             if len(numbers) == len(own):
@@ -141,28 +141,28 @@ def _meta(runs: Sequence[RankRun]) -> Meta:
         modes=_union(meta.modes for meta in every),
         requires_grad=_union(meta.requires_grad for meta in every),
         settings=_union(meta.settings for meta in every),
-        optimizers=_distinct(one for meta in every for one in meta.optimizers),
+        optimizers=_distinct(optimizer for meta in every for optimizer in meta.optimizers),
         foreign_steps=any(meta.foreign_steps for meta in every),
         order=_distinct(path for meta in every for path in meta.order),
-        findings=_distinct(one for meta in every for one in meta.findings),
+        findings=_distinct(finding for meta in every for finding in meta.findings),
     )
 
 
 def _distinct(entries: Iterable[T]) -> tuple[T, ...]:
-    """Each entry once; those of a file have no hash."""
-    found: list[T] = []
-    for one in entries:
-        if one not in found:
-            found.append(one)
-    return tuple(found)
+    """Return each entry once; those of a file have no hash."""
+    distinct: list[T] = []
+    for entry in entries:
+        if entry not in distinct:
+            distinct.append(entry)
+    return tuple(distinct)
 
 
 def _union(tables: Iterable[Mapping[str, T]]) -> dict[str, T]:
-    """The entries of all, each as the first table has it."""
-    found: dict[str, T] = {}
+    """Return the entries of all, each as the first table has it."""
+    union: dict[str, T] = {}
     for table in tables:
-        found |= {path: entry for path, entry in table.items() if path not in found}
-    return found
+        union |= {path: entry for path, entry in table.items() if path not in union}
+    return union
 
 
 def _note_steps(runs: Sequence[RankRun], steps: Sequence[int], problems: MergeAbsences) -> None:
@@ -180,15 +180,15 @@ def _note_steps(runs: Sequence[RankRun], steps: Sequence[int], problems: MergeAb
 
 def _absent_of(runs: Sequence[RankRun]) -> list[Absence]:
     """Return the absences of all ranks, each once; those of some ranks say which."""
-    found: dict[Absence, list[int]] = {}
+    ranks_of: dict[Absence, list[int]] = {}
     for run in runs:
         for absence in dict.fromkeys(run.source.absent):
-            found.setdefault(absence, []).append(run.rank)
+            ranks_of.setdefault(absence, []).append(run.rank)
     return [
         absence
         if len(ranks) == _num_having(absence.site.path, runs)
         else Absence(absence.site, f"{absence.reason} (on {said_ranks(ranks)})")
-        for absence, ranks in found.items()
+        for absence, ranks in ranks_of.items()
     ]
 
 

@@ -27,7 +27,7 @@ class FactTable:
     _known: dict[Fact, int] = field(default_factory=dict)
 
     def number(self, fact: Fact) -> int:
-        """The number of one, which is new or not."""
+        """Return the number of one, which is new or not."""
         number = self._known.setdefault(fact, len(self.facts))
         if number == len(self.facts):
             self.facts.append(fact)
@@ -41,13 +41,13 @@ class FactTable:
         columns = [np.asarray(index.columns[name][places]) for name in ("dtype", "shape", "nbytes")]
         if not len(places):
             return np.zeros(0, dtype=np.int64)
-        if all((one == one[0]).all() for one in columns):  # As of nearly every site.
+        if all((column == column[0]).all() for column in columns):  # As of nearly every site.
             return np.full(len(places), self.number(fact(int(places[0]))), dtype=np.int64)
-        rows = np.stack([one.astype(np.int64) for one in columns], axis=1)
+        rows = np.stack([column.astype(np.int64) for column in columns], axis=1)
         _, first, which = np.unique(rows, axis=0, return_index=True, return_inverse=True)
         numbers = [self.number(fact(place)) for place in places[first].tolist()]
-        found: Column = np.array(numbers, dtype=np.int64)[which.reshape(-1)]
-        return found
+        facts: Column = np.array(numbers, dtype=np.int64)[which.reshape(-1)]
+        return facts
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Cut:
     shards: Mapping[Coordinate, tuple[int, Places]]
 
     def value(self, row: int, records: Sequence[Records]) -> Tensor:
-        """One whole value."""
+        """Return one whole value."""
         parts = {
             where: records[rank][int(places[row])].value
             for where, (rank, places) in self.shards.items()
@@ -72,7 +72,7 @@ class Cut:
         return fold(parts, self.axes, joined_shards)
 
     def facts(self, records: Sequence[Records], table: FactTable) -> Column:
-        """The dtype and shape of each whole value, by number.
+        """Return the dtype and shape of each whole value, by number.
 
         Raises:
             Refused: the shards do not fit together.
@@ -85,8 +85,8 @@ class Cut:
             shards = [table.facts[number] for number in kind]
             whole = fold(dict(zip(self.shards, shards, strict=True)), self.axes, _joined_fact)
             wholes.append(table.number(whole))
-        found: Column = np.array(wholes, dtype=np.int64)[which.reshape(-1)]
-        return found
+        codes: Column = np.array(wholes, dtype=np.int64)[which.reshape(-1)]
+        return codes
 
 
 def joined_shards(parts: list[Tensor], axis: Axis) -> Tensor:
@@ -108,9 +108,9 @@ def _joined_fact(parts: list[Fact], axis: Axis) -> Fact:
     if axis.dim is None:
         raise Refused(NO_PLACE)
     try:
-        whole = torch.cat([_blank(one) for one in parts], axis.dim)
+        whole = torch.cat([_blank(part) for part in parts], axis.dim)
     except RuntimeError as error:
-        raise _unlike([one.shape for one in parts]) from error
+        raise _unlike([part.shape for part in parts]) from error
     return Fact(str(whole.dtype).removeprefix("torch."), tuple(whole.shape), whole.nbytes)
 
 
@@ -166,7 +166,7 @@ class MergedValues:
         return self._cuts[-1 - owner].value(where, self._records)
 
     def in_order(self, places: Sequence[int]) -> Iterator[Any]:
-        """Some of them, one after the other."""
+        """Return some of them, one after the other."""
         return (self[place] for place in places)
 
     def gather(self, places: Any, within: Any) -> Tensor | None:
@@ -180,8 +180,8 @@ class MergedValues:
         if owner < 0 or (self._owners[places] != owner).any():
             return None
         stored = getattr(self._records[owner].values, "gather", None)
-        found: Tensor | None = stored and stored(self._places[places], within)
-        return found
+        values: Tensor | None = stored and stored(self._places[places], within)
+        return values
 
     def fact(self, place: int) -> Fact:
         """Dtype, shape and bytes of a value, without reading it."""
@@ -196,7 +196,7 @@ class MergedValues:
     @property
     def entries(self) -> Index | None:
         """The index, as far as lists of a run need it; ``None`` where values are in memory."""
-        if any(one.values.entries is None for one in self._records):
+        if any(record.values.entries is None for record in self._records):
             return None
         columns, tables = self._index
         dtypes: dict[str, int] = {}

@@ -78,7 +78,7 @@ class SeriesMerge:
         self._problems = problems
         first = next(iter(sources.values()))
         self._merged = Series(first.keep, first.statistics)
-        self._merged.has_histograms = all(one.has_histograms for one in sources.values())
+        self._merged.has_histograms = all(source.has_histograms for source in sources.values())
         self._histograms: dict[int, dict[int, Histogram]] = {}
         self._states: dict[tuple[int, int], States] = {}
         own = {rank: set(one.steps) for rank, one in sources.items()}
@@ -92,7 +92,7 @@ class SeriesMerge:
     def merge(self) -> Series:
         """Return the series of the whole."""
         arrays = {rank: aligned(one, self._steps) for rank, one in self._sources.items()}
-        sites = dict.fromkeys(site for one in self._sources.values() for site in one.sites)
+        sites = dict.fromkeys(site for source in self._sources.values() for site in source.sites)
         merged = [self._merge_site(site, arrays) for site in sites]
         rows = [row for row in merged if row is not None]
         every = np.stack(rows, axis=1) if rows else blank_rows(len(self._steps), 0)
@@ -119,7 +119,7 @@ class SeriesMerge:
             rank: arrays[rank][:, one.known_place(site)] if site in one else blank
             for rank, one in self._sources.items()
         }
-        if not any(one[:, NUM_TENSORS].any() for one in rows.values()):
+        if not any(row[:, NUM_TENSORS].any() for row in rows.values()):
             return None  # It is in steps alone that are left out.
         there = {rank: one.of(site) for rank, one in self._sources.items() if site in one}
         try:
@@ -207,18 +207,18 @@ class SeriesMerge:
         """Merge those of every step that is kept, and those of all steps."""
         if not self._merged.has_histograms:
             return
-        found: dict[int, Histogram | None] = {}
+        histograms: dict[int, Histogram | None] = {}
         for step in [step for step in steps if step in self._kept]:
             held = self._of_ranks(one, lambda series, at: series.histogram(step, at))  # noqa: B023
-            found[step] = one.rule.whole_of(held, HISTOGRAMS)
+            histograms[step] = one.rule.whole_of(held, HISTOGRAMS)
         counted = None if is_whole else set(steps)
         held = self._of_ranks(one, lambda series, at: series.total(at, counted))
         if len(held) == len(self._of_ranks(one, lambda series, at: at)):
-            found[ALL_STEPS] = one.rule.whole_of(held, HISTOGRAMS)
+            histograms[ALL_STEPS] = one.rule.whole_of(held, HISTOGRAMS)
         else:
             self._merged.measured[place].has_total = False
             self._merged.measured[place].note((_NO_TOTAL,))
-        for step, histogram in found.items():
+        for step, histogram in histograms.items():
             if histogram is not None:
                 self._histograms.setdefault(step, {})[place] = histogram
 
@@ -232,31 +232,31 @@ class SeriesMerge:
         num_dims = None if shape is None else len(shape)
         merge = StateMerge(one.site, one.rule, num_dims, self._merged.statistics)
         kept = [step for step in steps if step in self._kept]
-        found: dict[int, States | None] = {}
+        by_step: dict[int, States | None] = {}
         for step in kept:
             held = self._of_ranks(one, lambda series, at: series.states_at(step, at))  # noqa: B023
-            found[step] = merge.of_step(held)
-        per_step = [states for states in found.values() if states is not None]
+            by_step[step] = merge.of_step(held)
+        per_step = [states for states in by_step.values() if states is not None]
         totals = None
         if is_whole:
             totals = self._of_ranks(one, lambda series, at: series.states_at(ALL_STEPS, at))
-        found[ALL_STEPS] = merge.of_all(per_step if kept == steps else None, totals)
+        by_step[ALL_STEPS] = merge.of_all(per_step if kept == steps else None, totals)
         self._states |= {
-            (step, place): states for step, states in found.items() if states is not None
+            (step, place): states for step, states in by_step.items() if states is not None
         }
         for name, why in merge.missing.items():
             self._problems.refuse(one.site, f"of {name!r}, {why.rstrip('.')}")
 
     def _of_ranks(self, one: _Site, read: Callable[[Series, int], T | None]) -> dict[int, T]:
         """Read a value from each rank that has one; of replicas, from the first."""
-        found = {}
+        by_rank = {}
         first = [ranks[0] for whole in one.rule.wholes for ranks in whole.parts.values()]
         for rank in first:
             series = self._sources[rank]
             value = read(series, series.known_place(one.site)) if one.site in series else None
             if value is not None:
-                found[rank] = value
-        return found
+                by_rank[rank] = value
+        return by_rank
 
 
 def _describe(
@@ -286,7 +286,7 @@ def _describe(
 
 def _of_any(rows: Mapping[int, Rows], ranks: Sequence[int]) -> Rows:
     """Return the rows of replicas: of the first of them that has one."""
-    found: Rows = rows[ranks[0]]
+    merged: Rows = rows[ranks[0]]
     for rank in ranks[1:]:
-        found = np.where(found[:, NUM_TENSORS, None] > 0, found, rows[rank])
-    return found
+        merged = np.where(merged[:, NUM_TENSORS, None] > 0, merged, rows[rank])
+    return merged

@@ -76,7 +76,7 @@ class Diagnosis(Printed):
     @property
     def is_whole(self) -> bool:
         """Return whether all that was committed is there, to the bit, with no lost step."""
-        return not any(one.problems for one in self.attempts)
+        return not any(attempt.problems for attempt in self.attempts)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
@@ -84,33 +84,33 @@ class Diagnosis(Printed):
             "is_whole": self.is_whole,
             "attempts": [
                 {
-                    "folder": str(one.folder),
-                    "state": one.state,
-                    "num_steps": one.num_steps,
-                    "num_measured": one.num_measured,
-                    "num_values": one.num_values,
-                    "nbytes": one.nbytes,
-                    "problems": one.problems,
-                    "notes": one.notes,
+                    "folder": str(attempt.folder),
+                    "state": attempt.state,
+                    "num_steps": attempt.num_steps,
+                    "num_measured": attempt.num_measured,
+                    "num_values": attempt.num_values,
+                    "nbytes": attempt.nbytes,
+                    "problems": attempt.problems,
+                    "notes": attempt.notes,
                 }
-                for one in self.attempts
+                for attempt in self.attempts
             ],
         }
 
     def _page(self) -> Page:
         total = "Whole: every checksum is right." if self.is_whole else "Not whole."
         parts: list[Part] = [Line(total, "good" if self.is_whole else "bad")]
-        for one in self.attempts:
-            name = "/".join(one.folder.parts[-2:])
-            what = f"{_said_steps(one)}, {plural(one.num_values, 'value')}"
-            parts += [BLANK, Line(f"{name}: {one.state}, {what}, {size(one.nbytes)}")]
-            parts += [Line(f"  {clean(why)}", "bad") for why in one.problems]
-            parts += [Line(f"  {clean(note)}") for note in one.notes]
+        for attempt in self.attempts:
+            name = "/".join(attempt.folder.parts[-2:])
+            what = f"{_said_steps(attempt)}, {plural(attempt.num_values, 'value')}"
+            parts += [BLANK, Line(f"{name}: {attempt.state}, {what}, {size(attempt.nbytes)}")]
+            parts += [Line(f"  {clean(why)}", "bad") for why in attempt.problems]
+            parts += [Line(f"  {clean(note)}") for note in attempt.notes]
         return Page(*parts)
 
 
 def _said_steps(one: AttemptState) -> str:
-    """``3 steps``, or where they are others ``statistics of 4 steps``."""
+    """Return ``3 steps``, or where they are others ``statistics of 4 steps``."""
     steps, measured = plural(one.num_steps, "step"), plural(one.num_measured, "step")
     if one.num_measured in (0, one.num_steps):
         return steps
@@ -128,14 +128,14 @@ def examine(path: Path, told: Callable[[int], None] = lambda nbytes: None) -> Di
     Raises:
         RunError: it is no run.
     """
-    found = [_examined_rank(attempts, told) for attempts in attempts_by_rank(path).values()]
-    return Diagnosis(tuple(state for states in found for state in states))
+    ranks = [_examined_rank(attempts, told) for attempts in attempts_by_rank(path).values()]
+    return Diagnosis(tuple(state for states in ranks for state in states))
 
 
 def _examined_rank(
     attempts: dict[int, AttemptReader], told: Callable[[int], None]
 ) -> list[AttemptState]:
-    """The attempts of a rank, and what is missing between them."""
+    """Return the attempts of a rank, and what is missing between them."""
     states = {number: _examined(one, told) for number, one in attempts.items()}
     spans: dict[int, Span | None] = {}
     for number, one in attempts.items():
@@ -160,7 +160,7 @@ def _examined(one: AttemptReader, told: Callable[[int], None]) -> AttemptState:
     if state == "open":
         state = "growing" if one.is_growing else "ended"
     nbytes, steps = int(np.asarray(index.columns["nbytes"]).sum()), np.unique(index.columns["step"])
-    found = AttemptState(
+    state_of_attempt = AttemptState(
         folder=one.folder,
         state=state,
         num_steps=len(steps),
@@ -170,20 +170,22 @@ def _examined(one: AttemptReader, told: Callable[[int], None]) -> AttemptState:
         problems=list(one.lost),
     )
     if "why" in one.facts:
-        found.problems.append(str(one.facts["why"]))
+        state_of_attempt.problems.append(str(one.facts["why"]))
     if one.progress is None and "every" in one.facts:
-        found.problems.append(f"{PROGRESS} is damaged: steps that were lost are not known")
+        state_of_attempt.problems.append(
+            f"{PROGRESS} is damaged: steps that were lost are not known"
+        )
     committed = 0 if one.progress is None else one.progress.num_committed
     if committed > one.num_commits:
         many = plural(committed - one.num_commits, "commit")
-        found.problems.append(f"{JOURNAL} lacks {many} that stood in it")
+        state_of_attempt.problems.append(f"{JOURNAL} lacks {many} that stood in it")
     if state == "closed":
-        found.problems += _wrong_index(one)
-        found.problems += _wrong_series(one)
-        found.problems += _wrong_headers(one)
-    found.problems += _wrong_values(one.folder, index, told)
-    found.problems = list(dict.fromkeys(found.problems))
-    return found
+        state_of_attempt.problems += _wrong_index(one)
+        state_of_attempt.problems += _wrong_series(one)
+        state_of_attempt.problems += _wrong_headers(one)
+    state_of_attempt.problems += _wrong_values(one.folder, index, told)
+    state_of_attempt.problems = list(dict.fromkeys(state_of_attempt.problems))
+    return state_of_attempt
 
 
 # ---------------------------------------------------------------------- values

@@ -45,7 +45,7 @@ def inventory_of_folder(path: Path) -> Inventory:
                 measured.append(read_description(last.folder / SERIES))
             except (OSError, RunError):
                 absent.append(Absence(WHOLE_RUN, f"{where}{SERIES_DAMAGED}"))
-    whole = joined_indices([one for one in indices if len(one)] or [Index.empty()])
+    whole = joined_indices([index for index in indices if len(index)] or [Index.empty()])
     meta = metas[0] if len(ranks) == 1 else replace(metas[0], rank=None)
     if not measured:
         return inventory_of(whole, meta, absent)
@@ -65,11 +65,11 @@ def attempts_by_rank(path: Path) -> dict[int, dict[int, AttemptReader]]:
     if (path / RUN_FILE).exists():
         read_json(path / RUN_FILE)
     folders = {0: path} if attempts_in(path) else ranks_in(path)
-    found = {
+    by_rank = {
         number: {n: AttemptReader(one) for n, one in attempts_in(folder).items()}
         for number, folder in folders.items()
     }
-    found = {number: attempts for number, attempts in found.items() if attempts}
-    if not found:
+    by_rank = {number: attempts for number, attempts in by_rank.items() if attempts}
+    if not by_rank:
         raise RunError(f"{path} is a folder and no run: it has none of the folders rank-00000, ...")
-    return found
+    return by_rank

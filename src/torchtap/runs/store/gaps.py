@@ -47,17 +47,17 @@ def gaps_of(attempts: Attempts, valid_until: ValidUntil) -> list[Gap]:
         attempts: of one rank.
         valid_until: see :data:`ValidUntil`.
     """
-    found = []
+    gaps = []
     for number, one in attempts.items():
         if one.is_growing:
             continue
         until = valid_until[number]
         following = None if until is None else _least([until, *_began_after(number, attempts)])
-        found += [
+        gaps += [
             _gap_behind(number, one, until, following),
             _half_step(number, one, until),
         ]
-    return [gap for gap in found if gap is not None]
+    return [gap for gap in gaps if gap is not None]
 
 
 def _gap_behind(
@@ -105,7 +105,7 @@ def _has_uncommitted(one: AttemptReader) -> bool:
 
 
 def _half_step(number: int, one: AttemptReader, until: int | None) -> Gap | None:
-    """A step of which a flush committed a part, in an attempt that was not closed."""
+    """Return a step of which a flush committed a part, in an attempt that was not closed."""
     last = next(iter(one.last_commits(until, 1)), None)
     if last is None or last.is_closed or one.state == "closed":
         return None
@@ -129,15 +129,15 @@ def unmeasured(
         valid_until: see :data:`ValidUntil`.
         spans: of each attempt, the steps of which it has rows, if it was not closed.
     """
-    found = []
+    gaps = []
     for number, one in attempts.items():
         if not one.facts.get("measures") or one.is_growing:
             continue
         later = [_first_measured(attempts[key], spans.get(key)) for key in attempts if key > number]
         until = _least([valid_until[number], *(first for first in later if first is not None)])
         following = None if until is None else _least([until, *_began_after(number, attempts)])
-        found.append(_unmeasured_behind(number, one, spans.get(number), following))
-    return [gap for gap in found if gap is not None]
+        gaps.append(_unmeasured_behind(number, one, spans.get(number), following))
+    return [gap for gap in gaps if gap is not None]
 
 
 def partial_statistics(
@@ -150,7 +150,7 @@ def partial_statistics(
         valid_until: see :data:`ValidUntil`.
         spans: as of :func:`unmeasured`.
     """
-    found = []
+    gaps = []
     for number, one in attempts.items():
         kept, span = one.facts.get("until_the_end"), spans.get(number)
         if not kept or span is None or one.is_growing or "series" in one.facts:
@@ -162,8 +162,8 @@ def partial_statistics(
         steps = _multiples(range(span.first, end), every if isinstance(every, int) else 1)
         if steps:
             said = f"of {said_steps(steps)} there are the numbers, and not {' and '.join(kept)}"
-            found.append(Gap(number, steps[0], f"attempt {number} was not closed: {said}", False))
-    return found
+            gaps.append(Gap(number, steps[0], f"attempt {number} was not closed: {said}", False))
+    return gaps
 
 
 def _unmeasured_behind(
@@ -200,7 +200,7 @@ def _first_measured(one: AttemptReader, span: Span | None) -> int | None:
 
 
 def _begins(one: AttemptReader, last: int | None) -> int | None:
-    """The first step after all that an attempt has, if it came to any."""
+    """Return the first step after all that an attempt has, if it came to any."""
     began = one.first_step if one.progress is None else one.progress.began
     known = [began, None if last is None else last + 1]
     return max((step for step in known if step is not None and step >= 0), default=None)

@@ -34,7 +34,7 @@ def is_current(step: int, until: int | None) -> bool:
 
 
 def current_values(index: Index, until: int | None) -> Index:
-    """The values of an attempt that count."""
+    """Return the values of an attempt that count."""
     if until is None:
         return index
     steps = index.columns["step"]
@@ -48,24 +48,24 @@ def current_values(index: Index, until: int | None) -> Index:
 
 def absences(attempts: Attempts) -> list[Absence]:
     """Return what was selected and not seen, and what is lost."""
-    found = [Absence(WHOLE_RUN, why) for why in _unfinished(attempts)]
+    absent = [Absence(WHOLE_RUN, why) for why in _unfinished(attempts)]
     valid_until = valid_until_of(attempts)
-    found += [Absence(WHOLE_RUN, gap.reason) for gap in gaps_of(attempts, valid_until)]
+    absent += [Absence(WHOLE_RUN, gap.reason) for gap in gaps_of(attempts, valid_until)]
     for number, one in attempts.items():
         where = f"attempt {number}: " if len(attempts) > 1 else ""
         if len(one.index) or number == max(attempts):  # Else it says nothing of the whole run.
-            found += [Absence(site_of(text), why) for text, why in one.facts.get("absent", ())]
-        found += [Absence(WHOLE_RUN, f"{where}{why}") for why in one.lost]
+            absent += [Absence(site_of(text), why) for text, why in one.facts.get("absent", ())]
+        absent += [Absence(WHOLE_RUN, f"{where}{why}") for why in one.lost]
         if one.facts.get("why"):
-            found.append(Absence(WHOLE_RUN, f"{where}{one.facts['why']}"))
+            absent.append(Absence(WHOLE_RUN, f"{where}{one.facts['why']}"))
         for text, (many, nbytes, steps) in one.dropped.items():
             reason = (
                 f"{where}{many:,} values ({nbytes:,} bytes) were dropped in "
                 f"{said_steps(steps)}, because the queue to the disk or its max_bytes were full"
             )
-            found.append(Absence(site_of(text), reason))
-        found += _superseded(number, one, valid_until[number])
-    return list(dict.fromkeys(found))
+            absent.append(Absence(site_of(text), reason))
+        absent += _superseded(number, one, valid_until[number])
+    return list(dict.fromkeys(absent))
 
 
 def _unfinished(attempts: Attempts) -> Iterator[str]:
@@ -84,8 +84,8 @@ def _unfinished(attempts: Attempts) -> Iterator[str]:
     if last.state == "open":
         yield "its process ended without closing it: what was not committed is lost"
     wanted = int((last.facts.get("meta") or {}).get("labels", {}).get("num_steps", 0))
-    steps = [one.index.columns["step"] for one in attempts.values() if len(one.index)]
-    done = max((int(one.max()) + 1 for one in steps), default=0)
+    steps = [attempt.index.columns["step"] for attempt in attempts.values() if len(attempt.index)]
+    done = max((int(step.max()) + 1 for step in steps), default=0)
     if done < wanted:
         yield (
             f"{done:,} of {wanted:,} batches of the data set were recorded; resume=True (on the "

@@ -61,17 +61,19 @@ def joined_attempts(attempts: Sequence[Attempt]) -> Series:
 
     A later attempt supersedes from the first step that it measured on, too.
     """
-    found = {
-        phase: [_sites_of(one.measured, phase) for one in attempts] for phase in (FORWARD, EVAL)
+    by_phase = {
+        phase: [_sites_of(attempt.measured, phase) for attempt in attempts]
+        for phase in (FORWARD, EVAL)
     }
     valid_until: list[int | None] = []
     until: int | None = None
+    # From the last attempt backwards: one counts until the first step that any later one measured.
     for place in reversed(range(len(attempts))):
         valid_until.append(_least(until, attempts[place].until))
-        sites = [rows for own in found.values() for _, rows in own[place].values()]
+        sites = [rows for own in by_phase.values() for _, rows in own[place].values()]
         until = _least(until, min((step for rows in sites for step in rows), default=None))
-    series = _Joining(attempts, found[FORWARD], valid_until[::-1], FORWARD).series
-    evaluation = _Joining(attempts, found[EVAL], valid_until[::-1], EVAL).series
+    series = _Joining(attempts, by_phase[FORWARD], valid_until[::-1], FORWARD).series
+    evaluation = _Joining(attempts, by_phase[EVAL], valid_until[::-1], EVAL).series
     series.evaluation = evaluation if evaluation.sites else None
     return series
 
@@ -115,7 +117,7 @@ class _Joining:
         valid_until: Sequence[int | None],
         phase: str,
     ) -> None:
-        self._parts = [_Part(_series_of(one.measured, phase)) for one in attempts]
+        self._parts = [_Part(_series_of(attempt.measured, phase)) for attempt in attempts]
         kept = [one.series for one in self._parts if one.series is not None]
         last = kept[-1] if kept else Series(1)
         self.series = Series(max((one.keep for one in kept), default=1), last.statistics)
@@ -153,6 +155,7 @@ class _Joining:
         for number, step in enumerate(steps):
             for place, row in by_step[step].items():
                 whole[number, place] = row
+        # Histograms and states are handed over as functions: most are never asked for.
         kept = SavedSteps(filter(self._is_kept, steps), self._histograms, self._states)
         self.series.restore(steps, whole, kept)
 
@@ -178,6 +181,8 @@ class _Joining:
             site.why_no_mean = NOT_CLOSED
         elif lost:
             site.why_no_mean = lost[0]
+        # Sums over samples are kept over all steps of an attempt together: what steps that count no
+        # longer added to them cannot be taken out.
         elif any(part.is_cut for part in parts):
             site.why_no_mean = _SUPERSEDED
         else:
@@ -192,20 +197,20 @@ class _Joining:
 
     def _histograms(self, step: int) -> dict[int, Histogram]:
         """Return the histograms of one step, or of all."""
-        found = {}
+        histograms = {}
         for place, site in enumerate(self.series.measured):
             if step == ALL_STEPS:
                 parts = [self._total(part, place) for part in self._having(place)]
                 there = [one for one in parts if one is not None]
                 if there and len(there) == len(parts):
-                    found[place] = HISTOGRAMS.merge(there)
+                    histograms[place] = HISTOGRAMS.merge(there)
                 continue
             part = self._owners[step]
             if part.series is not None and step in part.steps.get(place, ()):
                 current = part.series.histogram(step, part.series.known_place(site.site))
                 if current is not None:
-                    found[place] = current
-        return found
+                    histograms[place] = current
+        return histograms
 
     def _states(self, step: int, place: int) -> States | None:
         """Return states of the further statistics in one step, or in all."""

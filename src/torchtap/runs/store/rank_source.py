@@ -82,7 +82,7 @@ class RankSource:
         """Read what was committed since the last call. Return whether anything was new."""
         for number, one in self.attempts.items():
             self._look(number, one.folder)
-        news = [one.refresh() for one in self.attempts.values()]
+        news = [attempt.refresh() for attempt in self.attempts.values()]
         news += self._read_measured()
         is_news = any([self._find_attempts(), *news])
         if is_news:
@@ -113,6 +113,7 @@ class RankSource:
             whole, paths = self._joined_attempts()
         values = MappedValues(whole, paths, self._files, verify=self._verify)
         self.records = Records.from_index(values, whole)
+        # These are cached_property: without the entry they are computed again.
         self.__dict__.pop("scalars", None)
         self.__dict__.pop("notes", None)
         self.__dict__.pop("series", None)
@@ -127,6 +128,7 @@ class RankSource:
         whole = joined_indices([part for part in parts if len(part)] or [Index.empty()])
         paths = []
         for name in whole.tables.file:
+            # As _renamed() put them together.
             number, _, own = name.rpartition("/")
             paths.append(value_path(self.attempts[int(number)].folder, own))
         return whole, paths
@@ -136,8 +138,8 @@ class RankSource:
     @property
     def meta(self) -> Meta:
         """The metadata of the model, as the last attempt has it."""
-        for one in reversed(self.attempts.values()):
-            body = one.facts.get("meta")
+        for attempt in reversed(self.attempts.values()):
+            body = attempt.facts.get("meta")
             if body is not None:
                 return meta_of(body)
         return Meta()
@@ -145,15 +147,15 @@ class RankSource:
     @property
     def is_described(self) -> bool:
         """Return whether an attempt says which rank and model it is of."""
-        return any(one.facts.get("meta") is not None for one in self.attempts.values())
+        return any(attempt.facts.get("meta") is not None for attempt in self.attempts.values())
 
     @property
     def expected(self) -> list[Site]:
         """Sites in the order in which calls have them."""
         return [
             site_of(text)
-            for one in self.attempts.values()
-            for text in one.facts.get("expected", ())
+            for attempt in self.attempts.values()
+            for text in attempt.facts.get("expected", ())
         ]
 
     @cached_property
@@ -224,8 +226,8 @@ class RankSource:
             and any(is_current(step, self._valid_until[number]) for step in one.sealed.steps[:1])
             for entry in one.unwritten
         ]
-        found = [*absences(self.attempts), *(Absence(WHOLE_RUN, why) for why in lost)]
-        return [*found, *dict.fromkeys(unwritten)]
+        absent = [*absences(self.attempts), *(Absence(WHOLE_RUN, why) for why in lost)]
+        return [*absent, *dict.fromkeys(unwritten)]
 
 
 def _renamed(index: Index, number: int) -> Index:

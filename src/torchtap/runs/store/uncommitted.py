@@ -127,9 +127,11 @@ class Uncommitted:
             own = zip(orders, template.heads, *columns, offsets.tolist(), sums, strict=True)
             entries += own
         entries.sort(key=itemgetter(0))
-        template = self._templates.of([one[1] for one in entries], [one[3] for one in entries])
+        template = self._templates.of(
+            [entry[1] for entry in entries], [entry[3] for entry in entries]
+        )
         places = {"step": 2, "row": 4, "offset": 5, "crc32": 6}
-        return template, {name: [one[at] for one in entries] for name, at in places.items()}
+        return template, {name: [entry[at] for entry in entries] for name, at in places.items()}
 
     def forget(self) -> None:
         """Forget the values: they are of no commit."""

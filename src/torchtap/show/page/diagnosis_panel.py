@@ -23,7 +23,7 @@ def diagnosis_section(run: Run) -> Section:
     Each links to a site of its module in the step in which it began.
     """
     found = diagnose(run)
-    items = "".join(_item(run, one) for one in found.findings)
+    items = "".join(_item(run, finding) for finding in found.findings)
     listed = f'<ol class="findings">{items}</ol>' if items else "<p>Nothing was found.</p>"
     failed = "".join(
         f"<p>The rule {safe(name)} raised {safe(what)}.</p>" for name, what in found.failed.items()

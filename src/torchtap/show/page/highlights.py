@@ -48,20 +48,22 @@ def quoted(text: str) -> str:
 
 def find(measured: MeasuredRun) -> list[Highlight]:
     """Return what stands out, the worst first."""
-    found = [
+    highlights = [
         *_not_finite(measured),
         *_bad_scalars(measured),
         *_without_gradient(measured),
         *_constant(measured),
     ]
-    if not any(one.tone == "bad" for one in found) and measured.sites:
+    if not any(highlight.tone == "bad" for highlight in highlights) and measured.sites:
         steps = plural(len(measured.run.steps), "step")
-        found.insert(0, Highlight(f"Everything that was watched is finite in {steps}.", "good"))
-    return found
+        highlights.insert(
+            0, Highlight(f"Everything that was watched is finite in {steps}.", "good")
+        )
+    return highlights
 
 
 def _not_finite(measured: MeasuredRun) -> Iterator[Highlight]:
-    bad = [one for one in measured.sites.values() if one.first_bad is not None]
+    bad = [site for site in measured.sites.values() if site.first_bad is not None]
     if not bad:
         return
     moment = moments(measured.run.meta)
@@ -86,12 +88,12 @@ def _bad_scalars(measured: MeasuredRun) -> Iterator[Highlight]:
 
 def by_depth(runs: Sequence[MeasuredRun]) -> list[str]:
     """Return the sites of runs in the order of the forward, a module after all inside of it."""
-    found: dict[str, tuple[int, int, int]] = {}
-    for one in runs:
-        moment = moments(one.run.meta)
-        for name, numbers in one.sites.items():
-            found.setdefault(name, moment(Site(numbers.site.path, "output")))
-    return sorted(found, key=lambda name: found[name])
+    depths: dict[str, tuple[int, int, int]] = {}
+    for run in runs:
+        moment = moments(run.run.meta)
+        for name, numbers in run.sites.items():
+            depths.setdefault(name, moment(Site(numbers.site.path, "output")))
+    return sorted(depths, key=lambda name: depths[name])
 
 
 def moments(meta: Meta) -> Callable[[Site], tuple[int, int, int]]:
@@ -120,8 +122,12 @@ def moments(meta: Meta) -> Callable[[Site], tuple[int, int, int]]:
 
 
 def _without_gradient(measured: MeasuredRun) -> Iterator[Highlight]:
-    gradients = [one for one in measured.sites.values() if one.is_gradient]
-    dead = [one for one in gradients if is_zero(one) and str(one.site) not in measured.known_zero]
+    gradients = [site for site in measured.sites.values() if site.is_gradient]
+    dead = [
+        gradient
+        for gradient in gradients
+        if is_zero(gradient) and str(gradient.site) not in measured.known_zero
+    ]
     if dead:
         yield Highlight(
             f"{_named(one.site for one in dead)}: the gradient is zero in every step.",
@@ -137,12 +143,12 @@ def _without_gradient(measured: MeasuredRun) -> Iterator[Highlight]:
 
 def _constant(measured: MeasuredRun) -> Iterator[Highlight]:
     units = [
-        one
-        for one in measured.sites.values()
-        if one.site.port == "output" and _is_always(one, "zeros", 1.0)
+        site
+        for site in measured.sites.values()
+        if site.site.port == "output" and _is_always(site, "zeros", 1.0)
     ]
     if units:
-        named = _named(one.site for one in units)
+        named = _named(unit.site for unit in units)
         yield Highlight(
             f"{named}: every element is zero in every step.", "warn", str(units[0].site)
         )
@@ -166,11 +172,11 @@ def _named(sites: Iterable[Site]) -> str:
 
 def compare(one: MeasuredRun, other: MeasuredRun) -> list[Highlight]:
     """Say in what two runs differ: sites that only one has, and the first step that departs."""
-    found = []
+    highlights = []
     for own, rest in ((one, other), (other, one)):
         only = [numbers.site for name, numbers in own.sites.items() if name not in rest.sites]
         if only:
-            found.append(Highlight(f"Only {own.label} has {_named(only)}.", "warn"))
+            highlights.append(Highlight(f"Only {own.label} has {_named(only)}.", "warn"))
     departures = list(_departures(one, other))
     if departures:
         step, _, site, low, high = min(departures)
@@ -178,12 +184,12 @@ def compare(one: MeasuredRun, other: MeasuredRun) -> list[Highlight]:
             f"The runs first differ in step {step} at {site}: std {number(low)} in {one.label}, "
             f"{number(high)} in {other.label}."
         )
-        found.append(Highlight(text, "warn", site, step))
+        highlights.append(Highlight(text, "warn", site, step))
     elif one.sites.keys() & other.sites.keys():
-        found.append(
+        highlights.append(
             Highlight("Both runs have the same numbers in all steps that both have.", "good")
         )
-    return found
+    return highlights
 
 
 def _departures(
@@ -206,7 +212,7 @@ def absences(runs: Sequence[MeasuredRun]) -> list[tuple[str, str, list[str]]]:
     from torchtap.core.absence import by_reason
 
     return [
-        (one.label, reason, sites)
-        for one in runs
-        for reason, sites in by_reason(one.run.absent).items()
+        (run.label, reason, sites)
+        for run in runs
+        for reason, sites in by_reason(run.run.absent).items()
     ]

@@ -170,19 +170,19 @@ def check_statistics(statistics: Sequence[Statistic]) -> None:
     Raises:
         InputError: one is no statistic, can be packed and not unpacked, or has another's name.
     """
-    for one in statistics:
-        if not isinstance(one, Statistic):
+    for statistic in statistics:
+        if not isinstance(statistic, Statistic):
             raise InputError(
-                f"{one!r} is no statistic: expected name, init, update, merge and finish."
+                f"{statistic!r} is no statistic: expected name, init, update, merge and finish."
             )
-        there = [part for part in ("pack", "unpack") if callable(getattr(one, part, None))]
+        there = [part for part in ("pack", "unpack") if callable(getattr(statistic, part, None))]
         if len(there) == 1:
             raise InputError(
-                f"The statistic {one.name!r} has {there[0]} and no "
+                f"The statistic {statistic.name!r} has {there[0]} and no "
                 f"{'unpack' if there == ['pack'] else 'pack'}: expected both, or neither, in "
-                f"{class_of(one)}."
+                f"{class_of(statistic)}."
             )
-    names = [one.name for one in statistics]
+    names = [statistic.name for statistic in statistics]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise InputError(

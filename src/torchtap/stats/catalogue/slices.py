@@ -43,6 +43,15 @@ class Slices(Printed):
         rows: ``float64[slices, 16]``, see :mod:`torchtap.stats.statistics`.
         saturated_elements: elements per slice whose magnitude reached ``bound``.
         notes: what else is to be known: ``3 of 10 steps`` where a window was measured in part.
+
+    Example:
+        >>> import torch, torchtap as tt
+        >>> relu = torch.nn.ReLU()
+        >>> with tt.watch(relu, to=tt.Stats(statistics=[tt.stats.along(1, name="channel")])) as w:
+        ...     _ = relu(torch.tensor([[1.0, -5.0], [2.0, -3.0]]))
+        >>> slices = w.run.stats(".").extra["channel"]
+        >>> slices.absmax.tolist(), slices.dead_slices()
+        ([2.0, 0.0], [1])
     """
 
     rows: Tensor
@@ -138,7 +147,13 @@ class Slices(Printed):
 @named_statistic
 @dataclass(frozen=True, slots=True)
 class Along:
-    """See :func:`along`."""
+    """See :func:`along`.
+
+    Example:
+        >>> import torchtap as tt
+        >>> isinstance(tt.stats.along(1), tt.stats.Along)
+        True
+    """
 
     dim: int
     bound: float

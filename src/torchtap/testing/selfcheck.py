@@ -15,22 +15,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtap.capture.watch import watch
+import torchtap as tt
 from torchtap.core.doors import untried
 from torchtap.core.equality import mismatch, same
 from torchtap.core.installation import versions_of
 from torchtap.core.printed_page import BLANK, Grid, Line, Listed, Page, Part, Printed
+from torchtap.core.probes.probes import troubles
 from torchtap.core.torch_private import NAMES
-from torchtap.edits.edit import edit
-from torchtap.runs.memory import Memory
-from torchtap.runs.open_run import open_run
-from torchtap.saved.offload import offload
 from torchtap.stats.kernels import native
-from torchtap.stats.measure import measure
-from torchtap.stats.sink import Stats
-from torchtap.studies.probes import troubles
-from torchtap.studies.verify import verify
-from torchtap.testing import Specimen, default_loss, zoo
+from torchtap.testing.loss import default_loss
+from torchtap.testing.zoo import Specimen, zoo
 
 MODELS = (
     "nested_tuple_output",
@@ -191,13 +185,13 @@ class _Proof:
 
     def __call__(self) -> str:
         num_values = num_gradients = 0
-        for one in self.specimens:
-            args, kwargs = one.inputs()
-            found = verify(one.build(), *args, **kwargs)
-            if not found:
-                raise _Broken(f"{one.name}: {found}")
-            num_values += found.num_values
-            num_gradients += found.num_gradients
+        for specimen in self.specimens:
+            args, kwargs = specimen.inputs()
+            verification = tt.verify(specimen.build(), *args, **kwargs)
+            if not verification:
+                raise _Broken(f"{specimen.name}: {verification}")
+            num_values += verification.num_values
+            num_gradients += verification.num_gradients
         models = f"{len(self.specimens)} models"
         return f"{models}, {num_values} values bit for bit, {num_gradients} gradients"
 
@@ -226,22 +220,25 @@ def _compare(one: Specimen, attach: Callable[[nn.Module], Any]) -> None:
 
 
 def _edited(specimens: list[Specimen]) -> str:
-    for one in specimens:
-        _compare(one, lambda model: edit(model, "*", lambda tensor, record: None))
+    for specimen in specimens:
+        _compare(specimen, lambda model: tt.edit(model, "*", lambda tensor, record: None))
     return f"{len(specimens)} models, gradients bit for bit"
 
 
 def _offloaded(specimens: list[Specimen]) -> str:
     with tempfile.TemporaryDirectory() as folder:
-        for one in specimens:
-            _compare(one, lambda model: offload("disk", model=model, min_bytes=0, dir=Path(folder)))
+        for specimen in specimens:
+            _compare(
+                specimen,
+                lambda model: tt.offload("disk", model=model, min_bytes=0, dir=Path(folder)),
+            )
     return f"{len(specimens)} models, gradients bit for bit"
 
 
 def _measured() -> str:
     generator = torch.Generator().manual_seed(0)
     tensor = torch.randn(10_001, generator=generator) * 3 + 100
-    found, wide = measure(tensor), tensor.double()
+    found, wide = tt.measure(tensor), tensor.double()
     expected = {"mean": wide.mean(), "std": wide.std(correction=0), "l1": wide.abs().sum()}
     for name, value in expected.items():
         error = abs(getattr(found, name) - float(value)) / float(value)
@@ -252,12 +249,12 @@ def _measured() -> str:
 
 def _written() -> str:
     model = nn.Linear(3, 2)
-    memory = Memory()
-    with watch(model, "*:*,param", to=memory) as w:
+    memory = tt.Memory()
+    with tt.watch(model, "*:*,param", to=memory) as w:
         model(torch.ones(4, 3)).sum().backward()
     with tempfile.TemporaryDirectory() as folder:
         w.run.save(path := Path(folder) / "run.safetensors")
-        again = open_run(path)
+        again = tt.open(path)
         for site in w.run.sites:
             wrong = mismatch(again[site], w.run[site], exact=True)
             if wrong:
@@ -269,12 +266,12 @@ def _compiled() -> str:
     model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
     x = torch.linspace(-1, 1, 12).reshape(4, 3)
     expected = model(x)
-    with watch(model, "*", to=Stats()) as w:
+    with tt.watch(model, "*", to=tt.Stats()) as w:
         compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
-        found = compiled(x)
-        found.sum().backward()
+        output = compiled(x)
+        output.sum().backward()
     torch.compiler.reset()
-    if mismatch(found.detach(), expected.detach(), exact=False):
+    if mismatch(output.detach(), expected.detach(), exact=False):
         raise _Broken("the output differs from that of the plain model")
     mean = w.run.stats("2:output").mean
     if abs(mean - float(expected.detach().double().mean())) > 1e-6:
@@ -289,7 +286,7 @@ def _price_of_a_hook() -> float:
     with torch.no_grad():
         for _ in range(_ROUNDS):
             plain = _seconds_of(model, x)
-            with watch(model, "*", to=lambda record: None):
+            with tt.watch(model, "*", to=lambda record: None):
                 taken.append(_seconds_of(model, x) - plain)
     return max(0.0, median(taken)) / _CALLS
 

@@ -12,8 +12,7 @@ import torchtap as tt
 from torchtap.core import torch_private
 from torchtap.core.torch_private import NAMES
 from torchtap.stats import measure
-from torchtap.studies import selfcheck as room
-from torchtap.testing import zoo
+from torchtap.testing import selfcheck as room, zoo
 
 
 def test_everything_holds_here_and_the_page_says_where_here_is() -> None:
@@ -33,7 +32,7 @@ def test_the_models_are_specimens_of_the_zoo() -> None:
 
 
 def test_a_law_that_does_not_hold_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "measure", lambda tensor: measure.measure(tensor * 1.001))
+    monkeypatch.setattr(tt, "measure", lambda tensor: measure.measure(tensor * 1.001))
     monkeypatch.setattr(room, "MODELS", ("shared_module",))
     found = tt.selfcheck(compiler=False)
     assert not found
@@ -45,7 +44,7 @@ def test_what_raises_is_a_law_that_fails(monkeypatch: pytest.MonkeyPatch) -> Non
     def broken(*_: object) -> None:
         raise ArithmeticError("out of order")
 
-    monkeypatch.setattr(room, "open_run", broken)
+    monkeypatch.setattr(tt, "open", broken)
     monkeypatch.setattr(room, "MODELS", ("shared_module",))
     found = tt.selfcheck(compiler=False)
     assert not found and "ArithmeticError at test_selfcheck.py" in repr(found)

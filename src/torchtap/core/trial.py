@@ -1,14 +1,10 @@
-"""Runs one model on one batch again and again from the same state, and finds what is true there.
-
-Everything here is done by plain hooks, so that ``verify`` can measure the engine against it.
-"""
+"""Runs one model on one batch again and again from the same state, without any hook."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -19,18 +15,9 @@ from torchtap.core.equality import same
 from torchtap.core.errors import InputError
 from torchtap.core.module_paths import modules_of
 from torchtap.core.preserved import RandomState, mode_of, same_states
-from torchtap.core.site import Site
-from torchtap.core.torch_private import current_task, transform_running
 from torchtap.core.tree import argument_leaves, leaves
-from torchtap.hooks.backwards import Backwards
-from torchtap.studies.plain_hooks import interposed
 
-Place = tuple[Site, int]
-"""A site and the call there."""
 Loss = Callable[[Any], Tensor]
-
-
-# ---------------------------------------------------------------------- running the model
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +34,18 @@ class Outcome:
 
     def differences(self, other: Outcome) -> list[str]:
         """Return the names of what is not the same, to the bit, in another run."""
-        found = []
+        differing = []
         for what in ("outputs", "gradients", "parameters", "buffers"):
             one, two = getattr(self, what), getattr(other, what)
             names = [name for name in {**one, **two} if not same(one.get(name), two.get(name))]
-            found += [f"{what}[{name}]" for name in names]
+            differing += [f"{what}[{name}]" for name in names]
         if not same(self.loss, other.loss):
-            found.append("loss")
+            differing.append("loss")
         if not same_states(self.random, other.random):
-            found.append("random state")
+            differing.append("random state")
         if self.modes != other.modes:
-            found.append("modes")
-        return found
+            differing.append("modes")
+        return differing
 
 
 class Trial:
@@ -68,7 +55,6 @@ class Trial:
         modules: path -> module.
         params: name -> value of each parameter at the start, under every name that it has.
         buffers: likewise.
-        accumulated: name of a parameter -> its ``.grad`` after each backward of the last run.
         is_in_step: whether other ranks may run the same, and wait for this one where the model
             communicates: then it must run as often here as there, whatever is found.
     """
@@ -82,14 +68,17 @@ class Trial:
         self.kwargs = kwargs
         self.loss = loss
         self.arguments = argument_leaves(args, kwargs)
-        self.params = {name: _copy(one) for name, one in self._own("_parameters")}
-        self.buffers = {name: _copy(one) for name, one in self._own("_buffers")}
-        self.accumulated: dict[str, list[Tensor]] = {}
+        self.params = {name: copy_of(one) for name, one in self.parameters()}
+        self.buffers = {name: copy_of(one) for name, one in self._own("_buffers")}
         self.is_in_step = num_ranks() > 1
         self._found_buffers = [(module, dict(module._buffers)) for module in self.modules.values()]
-        self._values = [_copy(tensor) for _, tensor in self.arguments]
+        self._values = [copy_of(tensor) for _, tensor in self.arguments]
         self._grads = [(holder, holder.grad) for holder in self._holders().values()]
         self._random = RandomState(self.modules.values(), args, kwargs)
+
+    def parameters(self) -> Iterator[tuple[str, Tensor]]:
+        """Return each parameter with its name, and the shard in place of what FSDP2 gathered."""
+        return self._own("_parameters")
 
     def _own(self, table: str) -> Iterator[tuple[str, Tensor]]:
         """Parameters or buffers with their names, also where a module contains itself.
@@ -108,24 +97,24 @@ class Trial:
         if loss is not None:
             loss.backward()  # type: ignore[no-untyped-call]
         return Outcome(
-            outputs={leaf: _copy(tensor) for leaf, tensor in leaves(output)},
-            loss=None if loss is None else _copy(loss),
+            outputs={leaf: copy_of(tensor) for leaf, tensor in leaves(output)},
+            loss=None if loss is None else copy_of(loss),
             gradients={
-                name: None if holder.grad is None else _copy(holder.grad)
+                name: None if holder.grad is None else copy_of(holder.grad)
                 for name, holder in self._holders().items()
             },
             parameters={
-                name: _copy(param)
-                for name, param in self._own("_parameters")
+                name: copy_of(param)
+                for name, param in self.parameters()
                 if not same(local(param)[0], self.params.get(name))
             },
-            buffers={name: _copy(buffer) for name, buffer in self._own("_buffers")},
+            buffers={name: copy_of(buffer) for name, buffer in self._own("_buffers")},
             random=self._random.read(),
             modes={path: mode_of(one) for path, one in self.modules.items()},
         )
 
     def forward(self) -> tuple[Any, Tensor | None]:
-        """The output and the loss (``None`` where nothing requires grad)."""
+        """Return the output and the loss (``None`` where nothing requires grad)."""
         self.rewind()
         output = self.model(*self.args, **self.kwargs)
         loss = self.loss(output) if self.loss is not None else default_loss(output)
@@ -145,7 +134,7 @@ class Trial:
             module._buffers.clear()
             module._buffers.update(buffers)
         with torch.no_grad():
-            for name, param in self._own("_parameters"):
+            for name, param in self.parameters():
                 _write(param, self.params.get(name))
             for name, buffer in self._own("_buffers"):
                 _write(buffer, self.buffers[name])
@@ -165,43 +154,16 @@ class Trial:
             for holder, gradient in self._grads:
                 holder.grad = gradient
 
-    @contextlib.contextmanager
-    def accumulating(self) -> Iterator[None]:
-        """Note the ``.grad`` of each parameter after each backward."""
-        backwards = Backwards(lambda: None)
-        numbers: dict[str, int] = {}
-
-        def note(name: str, param: Tensor) -> None:
-            if param.grad is None:  # An optimizer that steps inside the backward used it up.
-                return
-            found = self.accumulated.setdefault(name, [])
-            number = backwards.number()
-            if numbers.get(name) == number:  # A reentrant checkpoint accumulates several times.
-                found.pop()
-            numbers[name] = number
-            found.append(_copy(param.grad))
-
-        handles = [
-            param.register_post_accumulate_grad_hook(partial(note, name))  # type: ignore[no-untyped-call]
-            for name, param in self._own("_parameters")
-            if param.requires_grad and param.is_leaf
-        ]
-        try:
-            yield
-        finally:
-            for handle in handles:
-                handle.remove()
-
     def _holders(self) -> dict[str, Tensor]:
         """Whatever may receive a ``.grad``: parameters, and arguments that are leaves."""
-        found = dict(self._own("_parameters"))
+        holders = dict(self.parameters())
         for leaf, tensor in self.arguments:
             if tensor.is_leaf and tensor.requires_grad:
-                found[f"argument {leaf or '0'}"] = tensor
-        return found
+                holders[f"argument {leaf or '0'}"] = tensor
+        return holders
 
 
-def _copy(tensor: Tensor) -> Tensor:
+def copy_of(tensor: Tensor) -> Tensor:
     """The part that this rank holds, as records have it: a copy of the whole may communicate."""
     return local(tensor.detach())[0].clone()
 
@@ -214,7 +176,7 @@ def _write(target: Tensor, value: Tensor | None) -> None:
 
 
 def default_loss(output: Any) -> Tensor | None:
-    """Every floating element weighted by cosines, for a gradient that is nowhere constant.
+    """Return every floating element weighted by cosines, for a gradient that is nowhere constant.
 
     (A plain mean would be blind behind a normalisation, where its gradient vanishes.)
     """
@@ -233,73 +195,3 @@ def _dense(tensor: Tensor) -> list[Tensor]:
     if tensor.is_nested:
         return list(tensor.unbind())
     return [tensor if tensor.layout is torch.strided else tensor.to_dense()]
-
-
-# ---------------------------------------------------------------------- the values
-
-
-def true_values(trial: Trial, modules: Mapping[str, nn.Module]) -> dict[Place, Tensor]:
-    """Every input and output, cloned by a plain hook at the moment of the call."""
-    found: dict[Place, Tensor] = {}
-    calls = Calls()
-
-    def note(place: tuple[str, str, int], tensors: list[tuple[str, Tensor]]) -> None:
-        path, port, call = place
-        for leaf, tensor in tensors if call >= 0 else ():
-            found[Site(path, port, leaf), call] = _copy(tensor)
-
-    def enter(path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        note((path, "input", calls.enter(path)), argument_leaves(args, kwargs))
-
-    def leave(path: str, output: Any) -> None:
-        note((path, "output", calls.leave(path)), leaves(output))
-
-    fused = {path for path in modules if _is_fused(path, trial)}
-    with interposed(modules, enter, leave, fused=fused):
-        trial.forward()
-    return found
-
-
-def is_in_transform() -> bool:
-    """Return whether torch.func is transforming what runs."""
-    return transform_running() is not None
-
-
-class Calls:
-    """Numbers the calls of each module in the order in which they are entered.
-
-    Attributes:
-        recomputed: paths of modules that ran within a backward.
-    """
-
-    def __init__(self) -> None:
-        self.recomputed: set[str] = set()
-        self._next: dict[str, int] = {}
-        self._open: dict[str, list[int]] = {}
-
-    def enter(self, path: str) -> int:
-        call = -1
-        if is_in_transform():  # Where tensors stand for others, and the engine looks away.
-            pass
-        elif current_task() == -1:
-            call = self._next[path] = self._next.get(path, -1) + 1
-        else:  # A checkpoint computing again.
-            self.recomputed.add(path)
-        self._open.setdefault(path, []).append(call)
-        return call
-
-    def leave(self, path: str) -> int:
-        if not self._open.get(path):
-            self.enter(path)  # A fused module is not seen on entering.
-        return self._open[path].pop()
-
-
-def _is_fused(path: str, trial: Trial) -> bool:
-    modules = trial.modules
-    above = [path[:cut] for cut in range(len(path) + 1) if cut == len(path) or path[cut] == "."]
-    return any(
-        isinstance(modules.get(one), nn.TransformerEncoderLayer) and not modules[one].training
-        for one in {"", *above}
-    ) and not any(
-        param.requires_grad and torch.is_grad_enabled() for param in trial.model.parameters()
-    )

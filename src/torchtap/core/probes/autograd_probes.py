@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from torchtap.core import torch_private
 from torchtap.core.torch_private import find
-from torchtap.hooks.saved_pairs import make_pair, push, remove
 
 
 def in_backward(look: Callable[[], Any]) -> list[Any]:
@@ -95,6 +96,20 @@ def _node_hooks() -> bool:
         return show(node) == ([], [hook])
 
 
+class _PackHook:
+    """A pack hook that says whether a selective checkpoint that asks was told nothing."""
+
+    def __init__(self, below: Any) -> None:
+        self._user_hooks = below
+
+    def __call__(self, tensor: Tensor) -> Tensor:
+        return tensor
+
+    @property
+    def _checkpoint_internal(self) -> bool:
+        return torch_private.is_left_open(sys._getframe(1))
+
+
 def _user_hooks_of_a_checkpoint() -> bool:
     """Runs as a method of a selective checkpoint would, told nothing, and told to call them."""
     asked = find("torch.utils.checkpoint._current_user_saved_tensors_hooks")
@@ -102,14 +117,15 @@ def _user_hooks_of_a_checkpoint() -> bool:
     source = "def ask(self, asked): return asked()"
     scope: dict[str, Any] = {"__name__": torch_private.CHECKPOINTS}
     exec(source, scope)  # As a function of PyTorch's file: the hook looks at where it is asked.
-    below, pair = torch_private.top_saved_hooks(True), make_pair(lambda one: one, lambda one: one)
-    push(pair)
+    below = torch_private.top_saved_hooks(True)
+    hook = _PackHook(below)
+    torch_private.push_saved_hooks(hook, lambda packed: packed)
     try:
         is_skipped = scope["ask"](holder, asked) == below
         holder.respect_saved_tensors_hooks = True
-        return is_skipped and scope["ask"](holder, asked)[0] is pair[0]
+        return is_skipped and scope["ask"](holder, asked)[0] is hook
     finally:
-        remove(pair)
+        torch_private.pop_saved_hooks()
 
 
 def _checkpoint_hook() -> bool:

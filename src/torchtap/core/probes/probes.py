@@ -16,10 +16,10 @@ import torch
 from torch.nn.utils import parametrize
 
 from torchtap.core import torch_private
+from torchtap.core.probes.autograd_probes import AUTOGRAD
+from torchtap.core.probes.frame_probes import FRAMES
+from torchtap.core.probes.mode_probes import MODES
 from torchtap.core.torch_private import NAMES, PrivateName, find, release_of
-from torchtap.studies.autograd_probes import AUTOGRAD
-from torchtap.studies.frame_probes import FRAMES
-from torchtap.studies.mode_probes import MODES
 
 Probe = Callable[[], bool]
 
@@ -136,5 +136,5 @@ PROBES: Mapping[str, Probe] = MappingProxyType(
 
 def troubles() -> dict[str, str]:
     """Private names that cannot be relied on here -> why; empty where all can."""
-    found = {one.name: trouble_with(one) for one in NAMES.values()}
-    return {name: why for name, why in found.items() if why}
+    by_name = {one.name: trouble_with(one) for one in NAMES.values()}
+    return {name: why for name, why in by_name.items() if why}
