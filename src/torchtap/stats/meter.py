@@ -271,7 +271,7 @@ class Meter:
         of_slices: Sequence[OfSlices | Missing],
     ) -> None:
         self.place = place
-        self.slices = SliceMeter(of_slices) if of_slices and native.measures_slices() else None
+        self.slices = SliceMeter(of_slices) if of_slices and native.available() else None
         self.is_replaced = site.kind.is_replaced
         self.block: Block | None = None
         self.index = -1

@@ -190,7 +190,7 @@ class Along:
         rows, others = longer.rows.numpy().copy(), shorter.rows.numpy()
         counts = longer.saturated_elements.clone()
         counts[:common] += shorter.saturated_elements
-        if native.measures_slices() and others.flags.c_contiguous:
+        if native.available() and others.flags.c_contiguous:
             native.merge_rows(rows, others)
         else:
             rows[:common] = merged_rows(rows[:common], others)

@@ -26,7 +26,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-_INTERFACE = 2
+_INTERFACE = 3
 """The binary has the same number, from ``calls.h``, or it was built from other sources."""
 _STALE = (
     "torchtap's native kernel was built from other sources, and stock operations measure instead, "
@@ -76,11 +76,6 @@ _LARGE = 1 << 21
 def available() -> bool:
     """Return whether the binary is there."""
     return _available
-
-
-def measures_slices() -> bool:
-    """Return whether the kernel measures slices beside a row. A binary that is older does not."""
-    return _available and hasattr(_kernel, "merge_rows")
 
 
 def takes_calls() -> bool:
