@@ -109,7 +109,7 @@ def _ways(
 
 
 def _meant(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    """What was meant by a call with other arguments, as far as it tells."""
+    """Say what was meant by a call with other arguments, as far as it tells."""
     unknown = re.search(r"unexpected keyword argument '(\w+)'", found["what"])
     frame = failure.user
     node = None if frame is None else frame.expression
