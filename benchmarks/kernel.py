@@ -214,7 +214,13 @@ def channels_and_sums(rounds: int) -> list[Result]:
         tensor, sums = torch.randn(shape), torch.zeros(shape[1:], dtype=torch.float64)
 
         def add(tensor: Tensor = tensor, sums: Tensor = sums) -> None:
-            native.accumulate_sum(tensor, sums)
+            native.kernel().accumulate_sum(
+                tensor.data_ptr(),
+                len(tensor),
+                sums.numel(),
+                native.DTYPES[tensor.dtype],
+                sums.data_ptr(),
+            )
 
         def stock(tensor: Tensor = tensor, sums: Tensor = sums) -> None:
             sums.add_(tensor.sum(0, dtype=torch.float64))

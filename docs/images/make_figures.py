@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/figures.md from real trainings.
+"""Draw the pictures of both pages of figures in docs/guides from real trainings.
 
 ``.venv/bin/python docs/images/make_figures.py [NAME]...`` draws all of them, or some, into
 ``docs/images/figures/``.

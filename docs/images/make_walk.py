@@ -13,7 +13,7 @@ from pages import ROOT, run_python
 
 def main() -> None:
     os.chdir(Path(__file__).parent)
-    for page in sorted((ROOT / "docs" / "autograd").glob("*.md")):
+    for page in sorted((ROOT / "docs" / "explanations" / "autograd").glob("*.md")):
         run_python(page)
 
 

@@ -72,11 +72,11 @@ if TYPE_CHECKING:
     from torchtap.stats.sink import Stats as Stats
     from torchtap.stats.statistics import Statistics as Statistics
     from torchtap.studies.data_recording import record as record
-    from torchtap.studies.selfcheck import Selfcheck as Selfcheck, selfcheck as selfcheck
     from torchtap.studies.summary import summary as summary
     from torchtap.studies.sweep import sweep as sweep
     from torchtap.studies.sweep_table import Sweep as Sweep
     from torchtap.studies.verify import Verification as Verification, verify as verify
+    from torchtap.testing.selfcheck import Selfcheck as Selfcheck, selfcheck as selfcheck
     from torchtap.transfer.features import Features as Features, features as features
     from torchtap.transfer.freeze import Freeze as Freeze, freeze as freeze
 
@@ -115,7 +115,7 @@ _HOMES = {
     "Pattern": "core.site",
     "Record": "core.record",
     "Run": "runs.run",
-    "Selfcheck": "studies.selfcheck",
+    "Selfcheck": "testing.selfcheck",
     "RunError": "core.errors",
     "Sink": "core.record",
     "Site": "core.site",
@@ -158,7 +158,7 @@ _HOMES = {
     "report": "show.report_file",
     "rules": "runs.rules",
     "saved_report": "saved.report",
-    "selfcheck": "studies.selfcheck",
+    "selfcheck": "testing.selfcheck",
     "stats": "stats",
     "summary": "studies.summary",
     "suspend_offload": "saved.suspend",

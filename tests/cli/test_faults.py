@@ -30,7 +30,7 @@ del torch._C._current_graph_task_id
 """A release of PyTorch without a name that torchtap reaches for."""
 BROKEN = """
 import sys
-from torchtap.hooks import module_hooks
+from torchtap.hooks import tap_follower
 from torchtap.capture import watch_engine
 del watch_engine.WatchEngine.attach
 """

@@ -11,8 +11,8 @@ from torchtap.core import text as cells
 from torchtap.core.absence import Absence, show_absences, show_absent
 from torchtap.core.printed_page import Page
 from torchtap.core.site import Site
-from torchtap.runs.run import list_run
-from torchtap.runs.show import show_listing
+from torchtap.runs.run import inventory_of_run
+from torchtap.runs.show import show_inventory
 
 
 def test_absent_sites_are_counted_and_reasons_joined() -> None:
@@ -23,7 +23,9 @@ def test_absent_sites_are_counted_and_reasons_joined() -> None:
     assert lines[2] == "  head0:output, head1:output and 3 more: the module was not called"
     assert lines[-1] == "  and 2 further reasons"
     assert show_absent([]) == []
-    assert "9 sites absent" in show_listing(list_run(run_of(record(), absent=absent))).text()
+    assert (
+        "9 sites absent" in show_inventory(inventory_of_run(run_of(record(), absent=absent))).text()
+    )
 
 
 def test_absences_print_each_reason_once_with_its_sites() -> None:

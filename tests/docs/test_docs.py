@@ -48,7 +48,7 @@ every_page = pages_with(lambda text: True)
 
 def test_the_pages_are_found() -> None:
     names = {str(page.relative_to(ROOT)) for page in PAGES}
-    assert {"README.md", "CONTRIBUTING.md", "docs/design.md", "docs/recipes/hooks.md"} <= names
+    assert {"README.md", "docs/design.md", "docs/guides/recipes/hooks.md"} <= names
 
 
 # What Lightning warns of: PyTorch's tree of values, and data that is loaded in the same process.
@@ -179,7 +179,7 @@ def plain(docstring: Any) -> Any:
 
 
 def test_the_list_of_the_public_face_is_complete_and_says_what_the_docstrings_say() -> None:
-    text = (ROOT / "docs" / "api.md").read_text()
+    text = (ROOT / "docs" / "reference" / "api.md").read_text()
     rows = re.findall(r"^\| (?:\[`(tt[\w.]+)`\]\([^)]+\)|`(tt\.\w+Error)`) \| (.*) \|$", text, re.M)
     assert len(rows) == text.count("| `tt.") + text.count("| [`tt.")
     listed = {linked or error: said for linked, error, said in rows}
@@ -191,7 +191,8 @@ def test_the_list_of_the_public_face_is_complete_and_says_what_the_docstrings_sa
 
 
 def test_the_glossary_has_every_noun_of_the_design() -> None:
-    design, glossary = ((ROOT / "docs" / name).read_text() for name in ("design.md", "glossary.md"))
+    names = ("design.md", "explanations/glossary.md")
+    design, glossary = ((ROOT / "docs" / name).read_text() for name in names)
     nouns = re.findall(r"`(\w+)`", design.partition("## Nouns")[2].partition("as\nin the [gl")[0])
     assert nouns[0] == "module"
     assert len(nouns) == 13
@@ -199,7 +200,7 @@ def test_the_glossary_has_every_noun_of_the_design() -> None:
 
 
 def test_the_index_of_the_recipes_is_complete() -> None:
-    folder = ROOT / "docs" / "recipes"
+    folder = ROOT / "docs" / "guides" / "recipes"
     named = set(links((folder / "README.md").read_text()))
     assert named == {page.name for page in folder.glob("*.md")} - {"README.md"}
 

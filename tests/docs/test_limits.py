@@ -1,4 +1,4 @@
-"""Torchtap does not see what ``docs/limits.md`` lists, and says so."""
+"""Torchtap does not see what ``docs/reference/limits.md`` lists, and says so."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import torchtap as tt
 from ranks import run_on_two_ranks
 
-RECIPES = ROOT / "docs" / "recipes"
+RECIPES = ROOT / "docs" / "guides" / "recipes"
 
 
 @cache

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pages import ROOT, links, run_python
 
-FOLDER, IMAGES = ROOT / "docs" / "autograd", ROOT / "docs" / "images"
+FOLDER, IMAGES = ROOT / "docs" / "explanations" / "autograd", ROOT / "docs" / "images"
 
 
 def drawn_by(page: Path) -> set[str]:

@@ -1,4 +1,4 @@
-"""``docs/errors/`` is what the programs say today."""
+"""``docs/reference/errors/`` is what the programs say today."""
 
 from __future__ import annotations
 

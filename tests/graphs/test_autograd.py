@@ -66,7 +66,7 @@ def test_nodes_edges_and_order_of_the_zoo(specimen: Specimen) -> None:
 
 @pytest.mark.parametrize("view", ["slice", "select", "transpose", "diagonal", "narrow", "view"])
 def test_a_view_that_is_written_into_gets_the_node_that_the_docs_draw(view: str) -> None:
-    """``docs/gradients.md`` draws it."""
+    """``docs/explanations/gradients.md`` draws it."""
     base = leaf(4, 4) * 1
     views = {
         "slice": lambda: base[:, 1:],

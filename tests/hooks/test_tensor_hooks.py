@@ -12,7 +12,7 @@ from torch import nn
 import torchtap as tt
 from torchtap.capture.pending_gradient import PendingGradient
 from torchtap.edits.gradient_edits import GradientEdit
-from torchtap.hooks.site_state import GradHook
+from torchtap.hooks.tap import GradHook
 from torchtap.testing import Net
 
 

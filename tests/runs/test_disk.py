@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 import torchtap as tt
 from dtypes import PLAIN, QUANTIZED, any_bits
-from torchtap.runs.list_runs import list_file
+from torchtap.runs.inventory import inventory_of_file
 from torchtap.runs.run import Run
 from torchtap.testing import Specimen, default_loss, zoo
 
@@ -69,7 +69,9 @@ def test_every_bit_of_every_dtype_comes_back(dtype: torch.dtype, tmp_path: Path)
     assert [one.dtype for one in found[len(values) :]] == [dtype] * len(views)
     taken = [one.view(_plain(dtype)) for one in found[len(values) :]]
     assert list(map(content, taken)) == list(map(content, copies))
-    listed = {str(one.site): (one.dtype, one.shape) for one in list_file(tmp_path / "run").sites}
+    listed = {
+        str(one.site): (one.dtype, one.shape) for one in inventory_of_file(tmp_path / "run").sites
+    }
     assert listed == {
         f"m{n}:output": (str(dtype).removeprefix("torch."), tuple(row.kept.shape))
         for n, row in enumerate(rows)

@@ -391,8 +391,8 @@ def test_the_table_holds_what_numpy_computes(tmp_path: Path) -> None:
 
 
 def test_a_run_is_read_by_others_as_the_page_shows(tmp_path: Path) -> None:
-    """With the programs of docs/format.md, the second in a process that cannot import torchtap."""
-    page = (Path(__file__).parents[2] / "docs" / "format.md").read_text()
+    """The second program of docs/reference/format.md runs where torchtap cannot be imported."""
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "format.md").read_text()
     write, read, *_ = [part.split("```")[0] for part in page.split("```python\n")[1:]]
     there: dict[str, Any] = {}
     exec(write, there)

@@ -17,7 +17,7 @@ import torchtap as tt
 from torchtap.cli import app as cli
 from torchtap.runs.store.folder_doctor import examine
 from torchtap.runs.store.layout import read_json, write_json
-from torchtap.runs.store.training_progress import Progress, ProgressWriter
+from torchtap.runs.store.training_progress import ProgressWriter, TrainingProgress
 
 
 def recorded(path: Path) -> Path:
@@ -109,9 +109,9 @@ def test_a_run_whose_process_was_killed_is_whole(tmp_path: Path) -> None:
     (home / "index.safetensors").unlink()
     for progress in [(0, 3, 3, 3), (0, 3, 3, 2)]:  # The last commit had been there, or never was.
         (home / "progress").unlink()
-        ProgressWriter(home / "progress").write(Progress(*progress))
+        ProgressWriter(home / "progress").write(TrainingProgress(*progress))
         found = examine(path)
-        assert found.is_whole == (Progress(*progress) == Progress(0, 3, 3, 2))
+        assert found.is_whole == (TrainingProgress(*progress) == TrainingProgress(0, 3, 3, 2))
     assert [(one.state, one.num_steps) for one in found.attempts] == [("ended", 2)]
 
 

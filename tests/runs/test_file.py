@@ -24,8 +24,8 @@ from torch import Tensor, nn
 import torchtap as tt
 from dtypes import PLAIN, any_bits
 from torchtap.core.record import RECOMPUTE
-from torchtap.runs.list_runs import list_file
-from torchtap.runs.run import Meta, Run, list_run
+from torchtap.runs.inventory import inventory_of_file
+from torchtap.runs.run import Meta, Run, inventory_of_run
 from torchtap.testing import Net
 
 
@@ -48,7 +48,7 @@ def test_every_bit_of_every_dtype_comes_back(dtype: torch.dtype, tmp_path: Path)
     run = kept(*(record(f"m{number}", value) for number, value in enumerate(values)))
     again = written(run, tmp_path)
     assert [content(again[f"m{number}"]) for number in range(5)] == list(map(content, values))
-    assert list_file(tmp_path / "run.safetensors") == list_run(run)
+    assert inventory_of_file(tmp_path / "run.safetensors") == inventory_of_run(run)
 
 
 VIEWS = {
@@ -301,7 +301,7 @@ def test_a_run_opens_where_its_model_is_unknown(tmp_path: Path) -> None:
 def test_a_listing_of_the_file_is_that_of_the_run(tmp_path: Path) -> None:
     run = trained()
     path = run.save(tmp_path / "run.safetensors")
-    assert list_file(path) == list_run(run)
+    assert inventory_of_file(path) == inventory_of_run(run)
 
 
 # --- what goes wrong --------------------------------------------------------------------------
@@ -386,7 +386,7 @@ NO_RUNS: dict[str, tuple[bytes, str]] = {
 
 
 @pytest.mark.parametrize(("content", "message"), list(NO_RUNS.values()), ids=list(NO_RUNS))
-@pytest.mark.parametrize("reader", [tt.open, list_file])
+@pytest.mark.parametrize("reader", [tt.open, inventory_of_file])
 def test_what_is_no_run_is_reported(
     reader: Any, content: bytes, message: str, tmp_path: Path
 ) -> None:
@@ -468,7 +468,7 @@ def test_a_place_that_cannot_be_written_is_reported_by_its_name(tmp_path: Path) 
     assert "The run was not written to /proc/run.safetensors" in caught.value.__notes__[0]
 
 
-@pytest.mark.parametrize("reader", [tt.open, list_file])
+@pytest.mark.parametrize("reader", [tt.open, inventory_of_file])
 def test_a_safetensors_file_that_torchtap_did_not_write_is_reported(
     reader: Any, tmp_path: Path
 ) -> None:
@@ -478,19 +478,19 @@ def test_a_safetensors_file_that_torchtap_did_not_write_is_reported(
         reader(path)
 
 
-@pytest.mark.parametrize("reader", [tt.open, list_file])
+@pytest.mark.parametrize("reader", [tt.open, inventory_of_file])
 def test_a_folder_is_no_run(reader: Any, tmp_path: Path) -> None:
     with pytest.raises((tt.RunError, OSError)):
         reader(tmp_path)
 
 
 def test_a_file_that_is_not_there_is_reported(tmp_path: Path) -> None:
-    for reader in (tt.open, list_file):
+    for reader in (tt.open, inventory_of_file):
         with pytest.raises(FileNotFoundError):
             reader(tmp_path / "nothing")
 
 
-@pytest.mark.parametrize("reader", [tt.open, list_file])
+@pytest.mark.parametrize("reader", [tt.open, inventory_of_file])
 @pytest.mark.parametrize(
     ("number", "way_out"), [(1, r"Write it again with run\.save"), (99, "Update it")]
 )

@@ -22,7 +22,7 @@ from torch import nn
 
 import torchtap as tt
 from torchtap.cli import app as cli
-from torchtap.runs.list_runs import list_file
+from torchtap.runs.inventory import inventory_of_file
 from torchtap.runs.single_file.file_doctor import examine_file
 
 OLD = Path(__file__).parents[1] / "data" / "run_without_checksums.safetensors"
@@ -94,7 +94,7 @@ def is_found(path: Path, damage: bytes, truth: str) -> None:
     except tt.RunError as error:
         assert path.name in str(error)
     try:
-        list_file(path)
+        inventory_of_file(path)
     except tt.RunError as error:
         assert path.name in str(error)
     try:
@@ -145,7 +145,7 @@ def test_damage_in_a_file_of_before_is_never_a_foreign_error(tmp_path: Path) -> 
         except tt.RunError as error:
             assert path.name in str(error)
         try:
-            list_file(path)
+            inventory_of_file(path)
             assert not examine_file(path).is_whole
         except tt.RunError as error:
             assert path.name in str(error)
@@ -155,8 +155,8 @@ def test_damage_in_a_file_of_before_is_never_a_foreign_error(tmp_path: Path) -> 
 
 
 def test_a_file_is_checked_and_read_by_others_as_the_page_shows(tmp_path: Path) -> None:
-    """With the program of docs/format.md, in a process that cannot import torchtap."""
-    page = (Path(__file__).parents[2] / "docs" / "format.md").read_text()
+    """With the program of docs/reference/format.md, in a process that cannot import torchtap."""
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "format.md").read_text()
     program = next(one for one in page.split("```python\n") if "zlib.crc32" in one).split("```")[0]
     file = full_run().save(tmp_path / "run.safetensors")
     whole = file.read_bytes()
@@ -200,7 +200,7 @@ def test_a_digit_of_the_header_that_moves_a_value_to_another_step_is_refused(
     path = run_of(record(), record(step=1)).save(tmp_path / "run.safetensors")
     raw = path.read_bytes()
     path.write_bytes(raw.replace(b'\\"step\\": 1,', b'\\"step\\": 7,'))
-    for read in (tt.open, list_file):
+    for read in (tt.open, inventory_of_file):
         with pytest.raises(tt.RunError, match="its header, which says which value"):
             read(path)
     (why,) = tt.open(path, verify=False).absent
@@ -305,7 +305,7 @@ LIES: dict[str, tuple[str, Any, str]] = {
 
 
 @pytest.mark.parametrize(("field", "value", "message"), list(LIES.values()), ids=list(LIES))
-@pytest.mark.parametrize("reader", [tt.open, list_file])
+@pytest.mark.parametrize("reader", [tt.open, inventory_of_file])
 def test_a_header_that_means_nothing_is_an_error_that_says_where(
     reader: Any, field: str, value: Any, message: str, tmp_path: Path
 ) -> None:

@@ -17,7 +17,7 @@ from torchtap.core.site import Site
 from torchtap.runs.run import contents_of
 from torchtap.runs.store import index_file
 from torchtap.runs.store.blocks import GROWING, BlockColumn, blocks_of, growth_of, narrow
-from torchtap.runs.store.index import DTYPES, Index, Tables, joined
+from torchtap.runs.store.index import DTYPES, Index, Tables, joined_indices
 from torchtap.runs.store.index_file import read_index, write_index
 from torchtap.runs.store.layout import lane_name
 
@@ -126,7 +126,7 @@ def test_several_indices_are_one(
         ]
         lazy = columns if is_plain[number] else {**expanded(columns)[2], "crc32": columns["crc32"]}
         indices.append(Index({name: lazy[name] for name in DTYPES}, own))
-    whole = joined(indices)
+    whole = joined_indices(indices)
     sites, steps, rows = (np.asarray(whole.columns[name]) for name in ("site", "step", "row"))
     found = zip((whole.tables.site[one] for one in sites), steps, rows, strict=True)
     assert list(found) == expected
@@ -184,7 +184,7 @@ def test_a_run_of_which_rows_are_computed_answers_as_any_other(
     plain = tt.open(tmp_path / "run")
     monkeypatch.setattr(index_file, "MOST_EXPANDED", 0)
     run = tt.open(tmp_path / "run")
-    assert isinstance(contents_of(run).kept.kept.entries.columns["step"], BlockColumn)
+    assert isinstance(contents_of(run).recorded.values.entries.columns["step"], BlockColumn)
     assert held(run) == held(plain) == flowed
     assert str(run) == str(plain)
     assert (run.nbytes, run.steps, run.sites) == (plain.nbytes, plain.steps, plain.sites)

@@ -16,8 +16,8 @@ from torchtap.core import text as cells
 from torchtap.core.absence import Absence
 from torchtap.core.record import RECOMPUTE
 from torchtap.core.site import Site
-from torchtap.runs.run import Meta, Run, list_run
-from torchtap.runs.show import show_listing, show_module_rows
+from torchtap.runs.run import Meta, Run, inventory_of_run
+from torchtap.runs.show import show_inventory, show_module_rows
 from torchtap.runs.tables.module_table import module_rows
 from torchtap.stats.sink import Stats
 
@@ -32,7 +32,7 @@ ODD_NAMES = [
 
 
 def show_run(run: Any, **options: Any) -> str:
-    return show_listing(list_run(run), **options).text()
+    return show_inventory(inventory_of_run(run), **options).text()
 
 
 def show_modules(run: Any) -> str:

@@ -197,7 +197,7 @@ def test_pandas_and_polars_hold_the_same() -> None:
 
 
 def test_the_docs_list_every_name_with_its_meaning() -> None:
-    text = (ROOT / "docs" / "statistics.md").read_text()
+    text = (ROOT / "docs" / "guides" / "statistics.md").read_text()
     listed = dict(re.findall(r"^\| `([\w/]+)` \| (.*) \|$", text, re.MULTILINE))
     for name, number in NAMES.items():
         assert listed[name] == number.meaning, name

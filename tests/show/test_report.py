@@ -82,11 +82,11 @@ def test_findings_name_the_first_bad_site_and_gradients_zero_by_construction(
 ) -> None:
     texts = [
         one["text"]
-        for one in data_of(tt.report(nan_run(), tmp_path / "a.html").read_text())["findings"]
+        for one in data_of(tt.report(nan_run(), tmp_path / "a.html").read_text())["highlights"]
     ]
     assert any("first seen in step 5 at .:input" in one for one in texts)
     data = data_of(tt.report(trained_run(), tmp_path / "b.html").read_text())
-    texts = [one["text"] for one in data["findings"]]
+    texts = [one["text"] for one in data["highlights"]]
     assert texts[0] == "Everything that was watched is finite in 12 steps."
     assert any(one.startswith("0:param_grad[bias]: zero by construction") for one in texts)
     assert not any("3:param_grad[bias]" in one for one in texts)  # A bias that counts.
@@ -94,11 +94,11 @@ def test_findings_name_the_first_bad_site_and_gradients_zero_by_construction(
 
 def test_a_logged_number_that_is_not_finite_is_a_finding_of_either_run(tmp_path: Path) -> None:
     data = data_of(tt.report(nan_run(), tmp_path / "a.html").read_text())
-    texts = [one["text"] for one in data["findings"]]
+    texts = [one["text"] for one in data["highlights"]]
     assert "The logged loss was NaN or infinite first in step 5, in 4 steps in all." in texts
     assert data["runs"][0]["bad_scalars"] == {"loss": [0, 0, 0, 0, 0, 1, 1, 1, 1]}
     text = tt.report(trained_run(), tmp_path / "b.html", other=nan_run()).read_text()
-    bad = [one["text"] for one in data_of(text)["findings"] if one["tone"] == "bad"]
+    bad = [one["text"] for one in data_of(text)["highlights"] if one["tone"] == "bad"]
     assert len(bad) == 2
     assert all(one.startswith("In the second run: ") for one in bad)
 
@@ -129,7 +129,7 @@ def test_a_dead_module_is_a_finding(tmp_path: Path) -> None:
         model(torch.rand(4, 3)).sum().backward()
     texts = [
         one["text"]
-        for one in data_of(tt.report(w.run, tmp_path / "a.html").read_text())["findings"]
+        for one in data_of(tt.report(w.run, tmp_path / "a.html").read_text())["highlights"]
     ]
     assert "0:grad_output: the gradient is zero in every step." in texts
     assert "1:output: every element is zero in every step." in texts
@@ -160,9 +160,9 @@ def test_two_runs_stand_side_by_side_with_sites_that_only_one_has(tmp_path: Path
         model(torch.ones(2, 4))
     data = data_of(tt.report(first, tmp_path / "a.html", other=w.run).read_text())
     assert [len(one["series"]) for one in data["runs"]] == [len(first.sites), 2]
-    assert any(one["text"].startswith("Only the first run has") for one in data["findings"])
+    assert any(one["text"].startswith("Only the first run has") for one in data["highlights"])
     same = data_of(tt.report(first, tmp_path / "b.html", other=first).read_text())
-    assert any("Both runs have the same numbers" in one["text"] for one in same["findings"])
+    assert any("Both runs have the same numbers" in one["text"] for one in same["highlights"])
 
 
 def test_the_page_names_its_scripts_before_any_stands_there(tmp_path: Path) -> None:

@@ -207,7 +207,10 @@ def test_data_follow_the_run(tmp_path: Path) -> None:
         assert json.loads(ask(server, "/data.json").body)["subtitle"].startswith("done: ")
 
 
-def test_the_runs_under_a_folder_are_one_list(tmp_path: Path) -> None:
+def test_the_runs_under_a_folder_are_one_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torchtap.show.live.serve._RESCAN", 0.0)
     train(tmp_path / "b", 1)
     w = train(tmp_path / "<i>a", 2, is_closed=False)
     with serving(tmp_path) as server:
@@ -227,7 +230,6 @@ def test_the_runs_under_a_folder_are_one_list(tmp_path: Path) -> None:
         for target in ("/run/2/", "/run/-1/", "/run/00/", "/run/0", "/run/b/", "/data.json"):
             assert ask(server, target).status == 404
         train(tmp_path / "new", 1)
-        server.pages.rescan()
         assert ask(server, "/run/2/").status == 200  # The numbers of the others stay.
         w.close()
         (tmp_path / "new" / "run.json").write_text("{")

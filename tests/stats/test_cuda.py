@@ -14,7 +14,6 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -174,7 +173,7 @@ def test_of_an_empty_tensor_only_its_being_there_is_known(dtype: torch.dtype) ->
     nothing[NUM_TENSORS] = 2
     empty = torch.empty(0, 3, dtype=dtype, device=DEVICE)
     cuda.accumulate(empty, rows[0], histograms[0])
-    cuda.accumulate_many([empty], [rows[0]], [histograms[0]], 10)
+    cuda.accumulate(empty, rows[0], histograms[0], 10)
     assert rows[0].equal(nothing)
     assert not histograms.any()
 
@@ -323,14 +322,11 @@ def test_parts_of_different_means_merge_into_the_whole() -> None:
 @runs
 def test_what_a_row_already_holds_stays_in_it() -> None:
     before, tensor = random_tensor(torch.float16, 300), random_tensor(torch.int32, PART + 9)
-    rows, histograms = new(2)
-    for row, histogram in zip(rows, histograms, strict=True):
-        stock.accumulate(before, row, histogram)
+    rows, histograms = new()
+    stock.accumulate(before, rows[0], histograms[0])
     cuda.accumulate(tensor, rows[0], histograms[0])
-    cuda.accumulate_many([tensor], [rows[1]], [histograms[1]])
-    for row, histogram in zip(rows, histograms, strict=True):
-        assert_same(row, by_stock(before, tensor)[0])
-        assert histogram.cpu().equal(by_stock(before, tensor)[1])
+    assert_same(rows[0], by_stock(before, tensor)[0])
+    assert histograms[0].cpu().equal(by_stock(before, tensor)[1])
 
 
 @runs
@@ -349,84 +345,10 @@ def test_measuring_changes_nothing_but_its_row_and_histogram() -> None:
 def test_without_a_histogram_nothing_is_counted() -> None:
     tensor = random_tensor(torch.float32, PART + 9)
     for sample in (0, 50):
-        rows, _ = new(2)
+        rows, _ = new()
         cuda.accumulate(tensor, rows[0], None, sample)
-        cuda.accumulate_many([tensor], [rows[1]], None, sample)
-        assert rows[0].equal(rows[1])
         assert rows[0, NUM_COUNTED] == 0
         assert_right(tensor, rows[0].cpu())
-
-
-# ------------------------------------------------------------------------------ many at once
-
-
-def many() -> list[torch.Tensor]:
-    tensors = [
-        random_tensor(dtype, numel, seed=numel)
-        for numel in (5, PART + 3, 0, BLOCK)
-        for dtype in DTYPES
-    ]
-    return [*tensors, random_tensor(torch.float32, 2 * PART)[1:]]
-
-
-@runs
-@pytest.mark.parametrize("sample", [0, 1000])
-def test_many_tensors_at_once_are_as_one_after_the_other(sample: int) -> None:
-    tensors = many()
-    rows, histograms = new(len(tensors))
-    others, counts = new(len(tensors))
-    cuda.accumulate_many(tensors, rows, histograms, sample)
-    for tensor, row, histogram in zip(tensors, others, counts, strict=True):
-        cuda.accumulate(tensor, row, histogram, sample)
-    if sample == 0:
-        for tensor, row, histogram in zip(tensors, rows, histograms, strict=True):
-            assert_same(row, by_stock(tensor)[0])
-            assert histogram.cpu().equal(by_stock(tensor)[1])
-    assert_same(rows, others)
-    assert histograms.equal(counts)
-
-
-@runs
-def test_many_tensors_take_a_launch_per_dtype_and_one_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    launches = []
-
-    class Counted:
-        def __getattr__(self, name: str) -> Any:
-            class Kernel:
-                def __getitem__(self, grid: tuple[int]) -> Any:
-                    launches.append((name, grid))
-                    return getattr(kernels, name)[grid]
-
-            return Kernel() if name.startswith(("measure", "merge")) else getattr(kernels, name)
-
-    kernels = cuda.kernels()
-    monkeypatch.setattr(cuda, "kernels", Counted)
-    tensors = [random_tensor(torch.float32, 3 * PART) for _ in range(9)]
-    tensors.insert(4, random_tensor(torch.bfloat16, 3))
-    cuda.accumulate_many(tensors, new(10)[0])
-    assert launches == [("measure_many", (27,)), ("measure_many", (1,)), ("merge_many", (10,))]
-
-
-@runs
-def test_a_row_may_come_more_than_once() -> None:
-    tensors = [random_tensor(torch.float32, n, seed=n) for n in (10, PART + 1, 700, 3)]
-    rows, histograms = new(2)
-    which = [0, 1, 0, 0]
-    cuda.accumulate_many(tensors, [rows[i] for i in which], [histograms[i] for i in which])
-    for place in (0, 1):
-        own = [tensor for tensor, i in zip(tensors, which, strict=True) if i == place]
-        assert_same(rows[place], by_stock(*own)[0])
-        assert histograms[place].cpu().equal(by_stock(*own)[1])
-
-
-def test_of_no_tensors_nothing_is_measured() -> None:
-    cuda.accumulate_many([], [])
-
-
-@runs
-def test_there_are_as_many_rows_as_tensors() -> None:
-    with pytest.raises(ValueError, match="zip"):
-        cuda.accumulate_many([on_device(1.0)], list(new(2)[0]))
 
 
 # ------------------------------------------------------------------------------ layouts
@@ -546,7 +468,7 @@ def test_without_triton_there_are_no_kernels_and_no_error() -> None:
         "import sys; sys.modules['triton'] = None\n"
         "import torch\n"
         "from torchtap.stats.kernels import cuda, cuda_kernel\n"
-        "assert cuda.kernels() is None and cuda_kernel.measure_one is None\n"
+        "assert cuda.kernels() is None and cuda_kernel.measure_parts is None\n"
         "assert cuda._works(0) is False\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -610,17 +532,13 @@ def test_a_watched_model_is_measured_as_on_the_cpu() -> None:
 
 
 @on_cuda
-@pytest.mark.parametrize("at_once", [False, True])
-def test_what_is_captured_in_a_graph_measures_at_every_replay(at_once: bool) -> None:
+def test_what_is_captured_in_a_graph_measures_at_every_replay() -> None:
     tensors = [torch.zeros(n, device="cuda") for n in (100, 3 * PART + 1)]
     rows, histograms = new(2)
 
     def measure() -> None:
-        if at_once:
-            cuda.accumulate_many(tensors, rows, histograms, 4096)
-        else:
-            for tensor, row, histogram in zip(tensors, rows, histograms, strict=True):
-                cuda.accumulate(tensor, row, histogram, 4096)
+        for tensor, row, histogram in zip(tensors, rows, histograms, strict=True):
+            cuda.accumulate(tensor, row, histogram, 4096)
 
     for tensor, row, histogram in zip(tensors, *new(2), strict=True):
         cuda.accumulate(tensor, row, histogram, 4096)
@@ -642,13 +560,16 @@ def test_what_is_captured_in_a_graph_measures_at_every_replay(at_once: bool) -> 
 def test_memory_does_not_grow() -> None:
     tensors = [random_tensor(torch.float32, 5 * PART).t() for _ in range(4)]
     rows, histograms = new(4)
+
+    def measure() -> None:
+        for tensor, row, histogram in zip(tensors, rows, histograms, strict=True):
+            cuda.accumulate(tensor, row, histogram)
+
     for _ in range(3):
-        cuda.accumulate_many(tensors, rows, histograms)
-        cuda.accumulate(tensors[0], rows[0], histograms[0])
+        measure()
     before = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
     for _ in range(50):
-        cuda.accumulate_many(tensors, rows, histograms)
-        cuda.accumulate(tensors[0], rows[0], histograms[0])
+        measure()
     assert (torch.cuda.memory_allocated(), torch.cuda.memory_reserved()) == before
 
 

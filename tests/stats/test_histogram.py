@@ -13,7 +13,10 @@ from hypothesis.extra import numpy as arrays
 from random_numbers import normal
 
 from torchtap.core.errors import InputError
-from torchtap.stats.histogram import NUM_BINS, RELATIVE_ERROR, SHIFT, Histogram
+from torchtap.stats.histogram import NUM_BINS, SHIFT, Histogram
+
+RELATIVE_ERROR = 1 / 33
+"""Largest relative distance of a value from its bin's middle: half a bin over the lowest middle."""
 
 finite = arrays.arrays(
     np.float32,

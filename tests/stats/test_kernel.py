@@ -55,6 +55,18 @@ def instruction_set(request: pytest.FixtureRequest) -> Iterator[str]:
     _kernel.force(before)
 
 
+def merge(
+    row: torch.Tensor,
+    other: torch.Tensor,
+    histogram: torch.Tensor | None = None,
+    more: torch.Tensor | None = None,
+) -> None:
+    """Merge a row into another, and the histogram ``more`` into ``histogram``."""
+    native.merge_rows(row[None].numpy(), other[None].numpy())
+    if histogram is not None and more is not None:
+        histogram += more
+
+
 Test = Callable[..., None]
 
 
@@ -347,7 +359,7 @@ def test_parts_merge_in_any_order() -> None:
             random.shuffle(rows)  # type: ignore[attr-defined]
         while len(rows) > 1:
             place = 0 if random is None else random.randrange(len(rows) - 1)  # type: ignore[attr-defined]
-            native.merge(rows[place], rows.pop(place + 1))
+            merge(rows[place], rows.pop(place + 1))
         assert_close(as_dict(rows[0]), expected(torch.cat(offsets)), 1e-12)
         assert as_dict(rows[0])["num_tensors"] == len(parts)
 
@@ -359,7 +371,7 @@ def test_histograms_merge_by_adding() -> None:
     rows, histograms = empty_rows(2), torch.zeros(2, NUM_BINS, dtype=torch.int64)
     for tensor, row, histogram in zip(tensors, rows, histograms, strict=True):
         native.accumulate(tensor, row, histogram)
-    native.merge(rows[0], rows[1], histograms[0], histograms[1])
+    merge(rows[0], rows[1], histograms[0], histograms[1])
     assert np.array_equal(histograms[0].numpy(), expected_bins(torch.cat(tensors)))
     assert rows[0, 14] == 3500
 
@@ -404,6 +416,51 @@ def test_smaller_tensors_are_counted_completely() -> None:
     histogram = torch.zeros(NUM_BINS, dtype=torch.int64)
     assert measured(tensor, histogram=histogram, sample=4096)["counted"] == 8192
     assert np.array_equal(histogram.numpy(), expected_bins(tensor))
+
+
+@pytest.mark.parametrize(("width", "threads"), [(3, 1), (100, 1), (1000, 1), (1000, 2), (1000, 3)])
+def test_a_sample_takes_one_element_of_each_stratum(width: int, threads: int) -> None:
+    strata = 3000
+    bits = torch.arange(strata, dtype=torch.int32) << 19  # Each stratum has a bin of its own.
+    tensor = bits.repeat_interleave(width).view(torch.float32)
+    for values in (tensor, tensor.double()):
+        histogram = torch.zeros(NUM_BINS, dtype=torch.int64)
+        row, code = empty_rows(), native.DTYPES[values.dtype]
+        addresses = row.data_ptr(), histogram.data_ptr()
+        _kernel.accumulate(values.data_ptr(), values.numel(), code, *addresses, strata, threads)
+        assert histogram[:strata].tolist() == [1] * strata
+        assert int(histogram.sum()) == as_dict(row)["counted"] == strata
+
+
+def test_a_sample_depends_on_no_tensor_before() -> None:
+    sizes = [5000, 20_000, 50_000, 300_000, 5000, 81_921, 20_000, 7001, 50_000]
+    tensors = {size: random_tensor(torch.float32, size) for size in sizes}
+
+    def counts(size: int, found: dict[int, list[int]]) -> None:
+        histogram = torch.zeros(NUM_BINS, dtype=torch.int64)
+        measured(tensors[size], histogram=histogram, sample=2000)
+        found[size] = histogram.tolist()
+
+    alone: dict[int, list[int]] = {}
+    for size in tensors:  # A thread of its own remembers nothing.
+        thread = threading.Thread(target=counts, args=(size, alone))
+        thread.start()
+        thread.join()
+    for size in sizes:
+        again: dict[int, list[int]] = {}
+        counts(size, again)
+        assert again[size] == alone[size], size
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_minus_zeros_of_a_sample_count_as_zeros(dtype: torch.dtype) -> None:
+    tensor = random_tensor(dtype, 40_000).abs() + 1
+    tensor[::3] = -0.0
+    tensor[1::3] = 0.0
+    histogram = torch.zeros(NUM_BINS, dtype=torch.int64)
+    assert measured(tensor, histogram=histogram, sample=3000)["counted"] == 3000
+    assert int(histogram[NUM_BINS // 2 :].sum()) == 0
+    assert abs(int(histogram[0]) - 2000) < 4.5 * math.sqrt(3000 * 2 / 9)
 
 
 @pytest.mark.parametrize("period", [*(1 << k for k in range(1, 13)), 3, 5, 7, 48, 61, 100, 977])
@@ -497,7 +554,9 @@ def test_sums_over_the_first_dim(dtype: torch.dtype, shape: tuple[int, ...]) -> 
     if dtype.is_floating_point and tensor.numel() > 5:
         tensor.view(-1)[:6] = torch.tensor([1, 2, math.inf, -math.inf, math.nan, -0.0])
     sums = torch.ones(shape[1:], dtype=torch.float64)
-    native.accumulate_sum(tensor, sums)
+    tensor = tensor.resolve_neg().contiguous()
+    code = native.DTYPES[tensor.dtype]
+    _kernel.accumulate_sum(tensor.data_ptr(), shape[0], sums.numel(), code, sums.data_ptr())
     torch.testing.assert_close(sums, 1 + tensor.double().sum(0), equal_nan=True)
 
 
@@ -628,14 +687,49 @@ def test_threads_of_python_measure_at_once() -> None:
         assert_close(as_dict(row), expected(tensor.repeat(3)), 1e-12)
 
 
-def test_without_the_binary_importing_works() -> None:
+_A_TRAINING = """
+import torch, torchtap as tt
+from torchtap.stats.kernels import native
+assert not native.available() and not native.takes_calls()
+model = torch.nn.Sequential(torch.nn.Linear(2, 2, bias=False), torch.nn.ReLU())
+with torch.no_grad():
+    model[0].weight.copy_(torch.tensor([[1.0, 2.0], [-3.0, 0.5]]))
+with tt.watch(model, ["*:output,grad_output", "0:param"], to=tt.Stats()) as w:
+    for _ in range(2):
+        model(torch.tensor([[1.0, 1.0], [2.0, -1.0]])).square().sum().backward()
+        w.step()
+# The Linear returns [[3, -2.5], [0, -6.5]].
+first, second = w.run.stats("0"), w.run.stats("1:grad_output", step=1)
+assert (first.numel, first.mean, first.min, first.max, first.zeros) == (4, -1.5, -6.5, 3.0, 1)
+assert (second.numel, second.mean, second.zeros) == (4, 1.5, 3)
+assert w.run.stats("0:param[weight]", step=0).l1 == 6.5
+assert first.histogram.counts.tolist() == [1, 1, 1, 1]
+assert not list(w.absent)
+"""
+"""Watches where nothing is measured natively; numbers by hand."""
+
+
+def test_without_the_binary_a_watch_measures_the_same() -> None:
+    code = "import sys; sys.modules['torchtap.stats.kernels._kernel'] = None\n" + _A_TRAINING
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, env=dict(os.environ))
+
+
+def test_a_binary_of_other_sources_says_build_again() -> None:
+    name = "torchtap.stats.kernels._kernel"
     code = (
-        "import sys; sys.modules['torchtap.stats.kernels._kernel'] = None\n"
-        "import torch, torchtap as tt\n"
-        "from torchtap.stats.kernels import native\n"
-        "assert not native.available()\n"
+        "import sys, importlib.util\n"
+        f"spec = importlib.util.spec_from_file_location({name!r}, {_kernel.__file__!r})\n"
+        f"sys.modules[{name!r}] = older = importlib.util.module_from_spec(spec)\n"
+        "del older.INTERFACE\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, env=dict(os.environ))
+    done = subprocess.run(
+        [sys.executable, "-c", code + _A_TRAINING],
+        check=True,
+        env=dict(os.environ),
+        capture_output=True,
+        text=True,
+    )
+    assert "Build again" in done.stderr
 
 
 def _listed(lists: native.SparseLog) -> dict[int, torch.Tensor]:

@@ -17,7 +17,7 @@ from nbclient import NotebookClient
 from pages import ROOT
 from PIL import Image
 
-FOLDER = ROOT / "docs" / "notebooks"
+FOLDER = ROOT / "docs" / "tutorials" / "notebooks"
 NAMES = sorted(page.stem for page in FOLDER.glob("*.ipynb"))
 _SECONDS = 300
 _COLORS = 255

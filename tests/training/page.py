@@ -1,4 +1,4 @@
-"""The table of docs/training.md, made from the rows of the matrix.
+"""The table of docs/guides/training.md, made from the rows of the matrix.
 
 Run this file to print it: PYTHONPATH=src:tests/support:tests/training python tests/training/page.py
 """

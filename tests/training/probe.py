@@ -19,7 +19,7 @@ from torch.optim import optimizer as optimizer_tables
 from torch.optim.optimizer import Optimizer
 
 import torchtap as tt
-from torchtap.hooks import guards
+from torchtap.hooks import dynamo_hooks
 from torchtap.hooks.saved_pairs import top
 
 COLUMNS = ("Memory", "Stats", "edit", "offload", "verify", "together")
@@ -234,7 +234,7 @@ class Probe:
 
 def run(train: Callable[[Probe], object], probe: Probe) -> Made:
     """Run one training from the same random numbers; what it raises has a note of nothing."""
-    if guards._num_holders:
+    if dynamo_hooks._num_holders:
         gc.collect()  # A watch that another test left open holds a setting, until it is collected.
     before = _compiler_settings()
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings(record=True) as caught:

@@ -16,20 +16,21 @@ ROOT = Path(__file__).resolve().parents[2]
 _LINK = re.compile(r"(!?\[[^\]]*\]\()([^)\s#]*)(#[^)\s]*)?(\))")
 _FENCE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 _PLACES = {"README.md": "index.md", "CHANGELOG.md": "changes.md"}
-_COMMANDS = "reference/command_line.md"
+_NAMES, _COMMANDS = "reference/api.md", "reference/commands.md"
 
 
 def gather(folder: Path) -> list[str]:
     """Write all pages into ``folder``; their names in it."""
     pages = {place_of(page): page for page in sources()}
     made = {**reference.name_pages(), _COMMANDS: reference.command_page(), **_lists(pages)}
-    for book in sorted((ROOT / "docs" / "notebooks").glob("*.ipynb")):
-        made[place_of(book)] = notebook_page(book, folder / "notebooks")
+    for book in sorted((ROOT / "docs" / "tutorials" / "notebooks").glob("*.ipynb")):
+        made[place_of(book)] = notebook_page(book, (folder / place_of(book)).parent)
     for place, page in pages.items():
         text = _linked(page.read_text(), page, folder)
         made[place] = text + _contents(page)
     made["index.md"] += _side_bar()
-    made["api.md"] = _with_references(made["api.md"]) + _toctree("", list(reference.name_pages()))
+    own = [f"/{page}" for page in reference.name_pages()]
+    made[_NAMES] = _with_references(made[_NAMES]) + _toctree("", own)
     for place, text in made.items():
         (folder / place).parent.mkdir(parents=True, exist_ok=True)
         (folder / place).write_text(text)

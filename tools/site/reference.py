@@ -21,7 +21,7 @@ _OF_OTHERS = (
 
 
 def name_pages() -> dict[str, str]:
-    """``reference/watching.md`` -> its text: the names of one section of the table each."""
+    """``reference/api/watching.md`` -> its text: the names of one section of the table each."""
     pages: dict[str, list[str]] = {}
     order = list(_SECTIONS)
     for name in sorted(NAMES, key=lambda one: order.index(last(one)) if last(one) in order else -1):
@@ -30,12 +30,12 @@ def name_pages() -> dict[str, str]:
 
 
 def page_of(name: str) -> str:
-    """The page of a public name: that of its library, or of its section in ``docs/api.md``."""
+    """Return the page of a name: of its library, or its section in ``docs/reference/api.md``."""
     short = name.removeprefix("torchtap.")
     library = short.partition(".")[0]
     if library in LIBRARIES:
-        return f"reference/{library}.md"
-    return f"reference/{_slug(_SECTIONS[short.rpartition('.')[2]])}.md"
+        return f"reference/api/{library}.md"
+    return f"reference/api/{_slug(_SECTIONS[short.rpartition('.')[2]])}.md"
 
 
 def last(name: str) -> str:
@@ -45,7 +45,7 @@ def last(name: str) -> str:
 
 def _sections() -> dict[str, str]:
     found, section = {}, ""
-    for line in (ROOT / "docs" / "api.md").read_text().splitlines():
+    for line in (ROOT / "docs" / "reference" / "api.md").read_text().splitlines():
         if line.startswith("## "):
             section = line.removeprefix("## ")
         elif named := re.match(r"\| \[?`(?:tt\.)?([\w.]+)`", line):
@@ -83,7 +83,7 @@ def command_page() -> str:
     """The help of every command, as the terminal shows it."""
     parts = [
         "# Commands and their options\n",
-        "`torchtap COMMAND --help` prints these texts. [The command line](../command_line.md) "
+        "`torchtap COMMAND --help` prints these texts. [The command line](command_line.md) "
         "says how the commands belong together.\n",
     ]
     context = click.Context(cli, info_name="torchtap", max_content_width=90, terminal_width=90)

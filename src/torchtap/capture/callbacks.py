@@ -21,8 +21,8 @@ from torchtap.core.torch_private import (
 )
 from torchtap.hooks.hook_order import ROLE_OF_WATCH
 from torchtap.hooks.module_hook import VALUES, Keywords, TapHook, keep_dynamo_out
-from torchtap.hooks.module_hooks import Countable, ModuleHooks
-from torchtap.hooks.site_state import Tap
+from torchtap.hooks.tap import Tap
+from torchtap.hooks.tap_follower import Countable, TapFollower
 
 if TYPE_CHECKING:
     from torchtap.capture.watched_calls import WatchOptions
@@ -37,7 +37,7 @@ class Listener(Countable, Protocol):
     options: WatchOptions
     step: int
     busy: set[int]
-    hooks: ModuleHooks[Any]
+    hooks: TapFollower[Any]
     values: Values
     gradients: Gradients
     emit: Callable[[Record], None]
@@ -144,7 +144,7 @@ class PostForward(TapHook[Listener]):
             tap.note_first_call()
         tap.has_trained = True
         # No numbering by memory: in plain training no checkpoint runs this call again.
-        call = next(tap.calls)
+        call = next(tap.call_numbers)
         if state is not None:
             engine.values.take_plain(state, output, call)
         state_of_gradient = tap.plain_gradient

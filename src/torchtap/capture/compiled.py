@@ -31,8 +31,8 @@ from torchtap.core.torch_private import (
 from torchtap.core.tree import Unseen, argument_leaves, leaves
 from torchtap.hooks.marks import open_engines
 from torchtap.hooks.module_hook import Keywords, run_as_it_is
-from torchtap.hooks.module_hooks import CallCounter
-from torchtap.hooks.site_state import RETURNED, TAKEN, Tap
+from torchtap.hooks.tap import RETURNED, TAKEN, Tap
+from torchtap.hooks.tap_follower import CallCounter
 
 if TYPE_CHECKING:
     from torchtap.core.plan import Filter
@@ -147,6 +147,8 @@ class Part:
         """The graph tells of itself, and hands over no value."""
         engine, tap = self.engine, self.tap
         if note and port:
+            # A note with a port is of a value that was not looked into; without one, of the whole
+            # module.
             tap.unseen[TAKEN if port == "input" else RETURNED][leaf] = note
         elif note:
             tap.reason = note

@@ -21,7 +21,7 @@ from torch import Tensor
 from torchtap.core.distributed import local
 from torchtap.core.inference_mode import normal_copy
 from torchtap.core.record import UNVERSIONED
-from torchtap.hooks.site_state import SiteState
+from torchtap.hooks.tap import SiteState
 
 COPY_MODES = ("auto", "always", "never")
 Kept = tuple[Tensor, int, tuple[str, ...]]

@@ -39,7 +39,7 @@ from torchtap.hooks.graph_edges import (
     input_edges,
 )
 from torchtap.hooks.module_hook import keep_dynamo_out
-from torchtap.hooks.site_state import GradHook, SiteState
+from torchtap.hooks.tap import GradHook, SiteState
 from torchtap.hooks.tensor_hooks import TensorHooks
 from torchtap.stats.kernels import native
 

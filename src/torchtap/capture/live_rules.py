@@ -53,11 +53,15 @@ class LiveRules:
 
     def check(self) -> None:
         """Ask all rules, keep what they find, and warn of alarms that are new."""
-        found = diagnose(self._run, rules=self._rules)
-        new = [one for one in found.alarms if (one.rule, one.path) not in self._alarms]
-        self._alarms |= {(one.rule, one.path): one for one in found.alarms}
-        others = (one for one in found.findings if (one.rule, one.path) not in self._alarms)
-        self.findings = tuple(one.as_dict() for one in (*self._alarms.values(), *others))
+        diagnosis = diagnose(self._run, rules=self._rules)
+        new = [alarm for alarm in diagnosis.alarms if (alarm.rule, alarm.path) not in self._alarms]
+        self._alarms |= {(alarm.rule, alarm.path): alarm for alarm in diagnosis.alarms}
+        others = (
+            finding
+            for finding in diagnosis.findings
+            if (finding.rule, finding.path) not in self._alarms
+        )
+        self.findings = tuple(other.as_dict() for other in (*self._alarms.values(), *others))
         if new:
             more = f" ({plural(len(new) - 1, 'further alarm')})" if len(new) > 1 else ""
             first = new[0]

@@ -17,7 +17,7 @@ from torchtap.core.ports import FLOW_PORTS, STATE_PORTS
 from torchtap.core.site import Site
 from torchtap.core.text import plural
 from torchtap.core.torch_private import imported_dynamo, is_compiled_module
-from torchtap.hooks.site_state import SiteState, Tap
+from torchtap.hooks.tap import SiteState, Tap
 from torchtap.runs.records import overwritten
 
 if TYPE_CHECKING:
@@ -93,15 +93,16 @@ class Missing:
 
     def found(self) -> Absences:
         """Return the absences: all sites that were selected and not seen, with reasons."""
-        found = [*self._plan.absent]
-        known = {entry.site for entry in found}
+        absences = [*self._plan.absent]
+        # What the plan knows to be absent needs no second reason.
+        known = {entry.site for entry in absences}
         for planned in self._plan.taps:
             tap = self._engine.hooks.taps[planned.path]
             for port in planned.ports:
-                found.extend(e for e in self._absent_at(tap, port) if e.site not in known)
+                absences.extend(e for e in self._absent_at(tap, port) if e.site not in known)
         for marked in filter(None, self._engine.hooks.marks.values()):
             for port in marked.filters:
-                found.extend(self._absent_at(marked, port))
+                absences.extend(self._absent_at(marked, port))
         parts = (
             self._namesakes(),
             self._moved(),
@@ -110,7 +111,7 @@ class Missing:
             self._mixed(),
             self._mixed_in_sinks(),
         )
-        return Absences([*found, *chain.from_iterable(parts)])
+        return Absences([*absences, *chain.from_iterable(parts)])
 
     def _namesakes(self) -> Iterator[Absence]:
         for name in sorted(self._engine.hooks.shadowed_marks):
@@ -159,6 +160,8 @@ class Missing:
         if tap.has_run:
             side = "took" if port.endswith("input") else "returned"
             return f"it {side} no tensor that fits{tap.instead(port)}"
+        # Guards on hook tables hold for code that is compiled from the watch on; older code never
+        # looks.
         is_late = self._was_compiled and not self._engine.calls.num_entries
         if is_late and not is_container(self._plan, tap.path):
             return (
@@ -235,7 +238,7 @@ def why_not_called(plan: Plan, path: str, *, model_ran: bool, verb: str) -> str:
 
 def is_container(plan: Plan, path: str) -> bool:
     """Return whether the module cannot be called at all, such as ``nn.ModuleList``."""
-    return any(one.path == path and one.is_container for one in plan.taps)
+    return any(tap.path == path and tap.is_container for tap in plan.taps)
 
 
 def _is_untouched(state: SiteState) -> bool:

@@ -23,7 +23,7 @@ from torchtap.core.record import FORWARD, UNVERSIONED, Record
 from torchtap.core.tensors import obstacle
 from torchtap.hooks.optimizer_hooks import has_closure, listen_to_optimizers
 from torchtap.hooks.param_hooks import tapped_params
-from torchtap.hooks.site_state import SiteState, Tap
+from torchtap.hooks.tap import SiteState, Tap
 
 if TYPE_CHECKING:
     from torchtap.core.plan import Plan
@@ -138,6 +138,7 @@ class OptimizerPorts:
 
     def after_step(self, optimizer: Optimizer) -> None:
         """The optimizer made its step: compare its parameters with what they were before."""
+        # Optimizers inside of one that ended have raised, so none of them told of its end.
         while self._running:
             done = self._running.pop()
             if done.optimizer == id(optimizer):
@@ -247,10 +248,10 @@ class OptimizerPorts:
 
     def _states(self, port: str) -> dict[int, list[SiteState]]:
         """Id of a parameter -> its states; several, where several modules own it."""
-        found: dict[int, list[SiteState]] = {}
+        states: dict[int, list[SiteState]] = {}
         for state, param in self._tapped(port):
-            found.setdefault(id(param), []).append(state)
-        return found
+            states.setdefault(id(param), []).append(state)
+        return states
 
     def _tapped(self, port: str) -> list[tuple[SiteState, Tensor]]:
         if port not in self._wanted:

@@ -24,7 +24,7 @@ from torchtap.hooks.graph_edges import (
     Geometry,
 )
 from torchtap.hooks.module_hook import keep_dynamo_out
-from torchtap.hooks.site_state import SiteState
+from torchtap.hooks.tap import SiteState
 
 NO_TASK = -1
 PARTIAL = "the backward was asked for other gradients only (inputs=), so not all of it flowed"

@@ -44,6 +44,6 @@ def unobserved(model: nn.Module) -> Iterator[None]:
     with ExitStack() as pauses:
         for watch in watches_of(model):
             pauses.enter_context(watch.pause())
-        for one in [one for one in list(_observers) if one.model is root]:
+        for one in [observer for observer in list(_observers) if observer.model is root]:
             pauses.enter_context(one.pause())
         yield

@@ -11,7 +11,7 @@ from torchtap.capture.copy_policy import ALIAS, CopyPolicy
 from torchtap.capture.saved_port import Saved
 from torchtap.core.record import EVAL, FORWARD, UNVERSIONED, Record, new_record
 from torchtap.core.tensors import obstacle, storage_id
-from torchtap.hooks.site_state import SiteState, Tap
+from torchtap.hooks.tap import SiteState, Tap
 
 
 class Values:

@@ -96,7 +96,7 @@ def watch(
         raise InputError(f"edits is {edits!r}; expected {AFTER!r} or {BEFORE!r}.")
     plan = make_plan(model, where)
     sinks, asked = as_sinks(to), checked_rules(rules)
-    if asked and not any(hasattr(one, "measured") for one in sinks):
+    if asked and not any(hasattr(sink, "measured") for sink in sinks):
         sinks.append(Stats())
     delivery = SinkDispatch(sinks)
     kept = ALIAS if delivery.reads_at_once else copy

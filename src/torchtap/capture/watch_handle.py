@@ -75,6 +75,17 @@ class Watch(Closable, Printed):
 
     Printing it shows what it taps, what was kept, how much that is, how long closing a step took,
     and what is absent.
+
+    Example:
+        >>> import torch, torchtap as tt
+        >>> model = torch.nn.Linear(2, 1)
+        >>> w = tt.watch(model)
+        >>> for step in range(3):
+        ...     _ = model(torch.ones(4, 2))
+        ...     w.step()
+        >>> w.close()
+        >>> len(list(w.run.records(".")))
+        3
     """
 
     def __init__(
@@ -436,10 +447,10 @@ def watches_of(model: nn.Module) -> list[Watch]:
 
 def numbers_of(watch: Watch, *, num_back: int) -> dict[str, Any]:
     """Return what was logged in the running step and some before, by name; tensors as such."""
-    found: dict[str, Any] = {}
+    numbers: dict[str, Any] = {}
     for step in range(watch.current_step - num_back, watch.current_step + 1):
-        found.update(watch._scalars.at(step))
-    return found
+        numbers.update(watch._scalars.at(step))
+    return numbers
 
 
 def note_of_step(watch: Watch, labels: dict[str, Any]) -> None:

@@ -41,18 +41,19 @@ def main() -> None:
         # training, say) that made the demo ten times slower; without, it costs nothing measurable.
         os.environ.setdefault("OMP_WAIT_POLICY", "passive")
         _print_anything()
-    found = _answer(words)
-    if isinstance(found, Launch):
-        found.start()  # Not below click, nor where exceptions are caught: they are the script's.
+    answer = _answer(words)
+    if isinstance(answer, Launch):
+        # Not below click, nor where exceptions are caught: they are the script's.
+        answer.start()
         sys.exit()
-    sys.exit(found)
+    sys.exit(answer)
 
 
 def run(words: Sequence[str]) -> int:
     """Run one command and return its exit code. Prints, and never raises for bad input."""
     _print_anything()
-    found = _answer(words)
-    return found if isinstance(found, int) else FINE
+    answer = _answer(words)
+    return answer if isinstance(answer, int) else FINE
 
 
 def _print_anything() -> None:

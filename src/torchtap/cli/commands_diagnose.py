@@ -13,7 +13,7 @@ from torchtap.core.errors import CompareError
 from torchtap.core.progress import Progress
 
 if TYPE_CHECKING:
-    from torchtap.diagnosis.comparison.result import Comparison
+    import torchtap as tt
 
 
 @click.command()
@@ -56,18 +56,18 @@ def compare(
         )
     with Progress("comparing"):
         if are_runs[0]:
-            from torchtap.diagnosis.comparison.compare import compare as compare_both
+            import torchtap as tt
 
             for path in (reference, candidate):
                 open_saved(path)  # Says what is near, where there is no such file.
-            found = compare_both(reference, candidate, map=pairs, tolerance=tolerance)
+            comparison = tt.compare(reference, candidate, map=pairs, tolerance=tolerance)
         else:
-            found = _of_models(reference, candidate, pairs, tolerance, options)
+            comparison = _of_models(reference, candidate, pairs, tolerance, options)
     if as_json:
-        print_json(found.to_dict())
+        print_json(comparison.to_dict())
     else:
-        print_page(found)
-    return 0 if found else 1
+        print_page(comparison)
+    return 0 if comparison else 1
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -83,10 +83,10 @@ def _of_models(
     pairs: list[tuple[str, str]],
     tolerance: float | None,
     options: dict[str, Any],
-) -> Comparison:
+) -> tt.Comparison:
+    import torchtap as tt
     from torchtap.cli.failures import explained
     from torchtap.cli.parsing import built_model, model_and_batch
-    from torchtap.diagnosis.comparison.compare import compare as compare_both
 
     one, batch = model_and_batch(reference, options)
     others = {**options, "args": options["other_args"] or options["args"]}
@@ -95,7 +95,7 @@ def _of_models(
     with contextlib.ExitStack() as stack:
         for target, model in ((reference, one), (candidate, two)):
             stack.enter_context(explained(target, model, batch, options))
-        return compare_both(one, two, *batch.args, map=pairs, tolerance=tolerance, **batch.kwargs)
+        return tt.compare(one, two, *batch.args, map=pairs, tolerance=tolerance, **batch.kwargs)
 
 
 @click.command()
@@ -115,15 +115,15 @@ def diagnose(path: str, since: int | None, as_json: bool) -> int:
     Exit code 1 says that there is an alarm.
     """
     with Progress("looking"):
+        import torchtap as tt
         from torchtap.cli.parsing import open_saved
-        from torchtap.runs.rules.diagnose import diagnose as diagnose_run
 
-        found = diagnose_run(open_saved(path), since=since)
+        diagnosis = tt.diagnose(open_saved(path), since=since)
     if as_json:
-        print_json(found.as_dict())
+        print_json(diagnosis.as_dict())
     else:
-        print_page(found)
-    return 1 if found.alarms else 0
+        print_page(diagnosis)
+    return 1 if diagnosis.alarms else 0
 
 
 @click.command()
@@ -140,12 +140,12 @@ def replay(case: str, as_json: bool) -> int:
         from torchtap.diagnosis.calls.replay import replayed
 
         with importable_here():
-            found = replayed(case)
+            replayed_call = replayed(case)
     if as_json:
-        print_json(found.to_dict())
+        print_json(replayed_call.to_dict())
     else:
-        print_page(found)
-    return 0 if found else 1
+        print_page(replayed_call)
+    return 0 if replayed_call else 1
 
 
 @click.command()
@@ -158,11 +158,11 @@ def selfcheck(no_compiler: bool, as_json: bool) -> int:
     A report of a bug should hold what it prints. Exit code 1 says that something does not hold.
     """
     with Progress("checking"):
-        from torchtap.studies.selfcheck import selfcheck as check
+        import torchtap as tt
 
-        found = check(compiler=not no_compiler)
+        checked = tt.selfcheck(compiler=not no_compiler)
     if as_json:
-        print_json(found.to_dict())
+        print_json(checked.to_dict())
     else:
-        print_page(found)
-    return 0 if found else 1
+        print_page(checked)
+    return 0 if checked else 1

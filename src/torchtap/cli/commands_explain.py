@@ -19,9 +19,8 @@ from torchtap.core.progress import Progress
 if TYPE_CHECKING:
     from torch import nn
 
+    import torchtap as tt
     from torchtap.cli.batch import Batch
-    from torchtap.explain.checks.check_result import Check
-    from torchtap.explain.maps.map import Map
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 DEMO = "demo"
@@ -60,12 +59,12 @@ def cam(model: str, layer: tuple[str, ...], method: str, **options: Any) -> int:
     MODEL may be: demo. Writes a picture (.png), the raw values (.npy) or all of it (.safetensors).
     """
 
-    def make(built: nn.Module, batch: Batch, target: Any, settings: dict[str, Any]) -> Map:
-        from torchtap.explain.cam import cam as make_cam
+    def make(built: nn.Module, batch: Batch, target: Any, settings: dict[str, Any]) -> tt.Map:
+        import torchtap as tt
 
         chosen = list(layer) or None
         several = {"layer": chosen, "method": method, "target": target, **settings}
-        return make_cam(built, *batch.args, **several, **batch.kwargs)
+        return tt.cam(built, *batch.args, **several, **batch.kwargs)
 
     return _explain(model, make, options)
 
@@ -81,16 +80,16 @@ def attribute(model: str, at: str | None, method: str, **options: Any) -> int:
     MODEL may be: demo. Writes a picture (.png), the raw values (.npy) or all of it (.safetensors).
     """
 
-    def make(built: nn.Module, batch: Batch, target: Any, settings: dict[str, Any]) -> Map:
-        from torchtap.explain.attribute import attribute as make_map
+    def make(built: nn.Module, batch: Batch, target: Any, settings: dict[str, Any]) -> tt.Map:
+        import torchtap as tt
 
         several = {"at": at, "method": method, "target": target, **settings}
-        return make_map(built, *batch.args, **several, **batch.kwargs)
+        return tt.attribute(built, *batch.args, **several, **batch.kwargs)
 
     return _explain(model, make, options)
 
 
-def _explain(model: str, make: Callable[..., Map], options: dict[str, Any]) -> int:
+def _explain(model: str, make: Callable[..., tt.Map], options: dict[str, Any]) -> int:
     from torchtap.cli.model import parse_args
 
     out, as_json, is_checked = (options.pop(one) for one in ("out", "as_json", "is_checked"))
@@ -115,7 +114,7 @@ def _explain(model: str, make: Callable[..., Map], options: dict[str, Any]) -> i
 
 
 def _subject(model: str, options: dict[str, Any]) -> tuple[nn.Module, Batch, Any, list[str]]:
-    """The model, its batch, the picture where there is one, and the names of its classes."""
+    """Return the model, its batch, the picture where there is one, and the names of its classes."""
     from torchtap.cli.batch import read_image, square
 
     if model == DEMO:
@@ -137,7 +136,7 @@ def _subject(model: str, options: dict[str, Any]) -> tuple[nn.Module, Batch, Any
     return built, batch, picture, []
 
 
-def _named(found: Map, names: str | None, known: list[str]) -> Map:
+def _named(found: tt.Map, names: str | None, known: list[str]) -> tt.Map:
     from torchtap.cli.demo import class_names
     from torchtap.cli.model import existing_file
 
@@ -151,7 +150,7 @@ def _named(found: Map, names: str | None, known: list[str]) -> Map:
     return found.with_names(known) if known else found
 
 
-def _write(found: Map, checked: Check | None, picture: Any, out: str) -> list[str]:
+def _write(found: tt.Map, checked: tt.Check | None, picture: Any, out: str) -> list[str]:
     with writing(out):
         written = [str(found.save(out, picture if out.lower().endswith(".png") else None))]
     if checked is not None:
@@ -162,8 +161,8 @@ def _write(found: Map, checked: Check | None, picture: Any, out: str) -> list[st
     return written
 
 
-def _body(found: Map) -> dict[str, Any]:
-    """A map for JSON, without its values."""
+def _body(found: tt.Map) -> dict[str, Any]:
+    """Return a map for JSON, without its values."""
     import torch
 
     rows = []

@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 @all_option
 def ls(path: str, as_json: bool, every: bool) -> None:
     """List the sites of a RUN, from its header or index alone."""
-    from torchtap.runs.list_runs import list_file
-    from torchtap.runs.show import show_listing
+    from torchtap.runs.inventory import inventory_of_file
+    from torchtap.runs.show import show_inventory
 
-    listing = list_file(existing_run(path))
+    inventory = inventory_of_file(existing_run(path))
     if as_json:
-        print_json(listing.as_dict())
+        print_json(inventory.as_dict())
         return
-    print_page(show_listing(listing, limit=None if every else 40))
+    print_page(show_inventory(inventory, limit=None if every else 40))
 
 
 @click.command()
@@ -68,8 +68,8 @@ def merge(
     is listed as absent first names where, since which step, and which ranks.
     """
     from torchtap.runs.merging.merge import merge_all
-    from torchtap.runs.run import list_run
-    from torchtap.runs.show import show_listing
+    from torchtap.runs.run import inventory_of_run
+    from torchtap.runs.show import show_inventory
 
     refuse_target(to, (".safetensors",), "--to")
     if Path(to).resolve() in {Path(file).resolve() for file in files}:
@@ -80,11 +80,11 @@ def merge(
         merged = merge_all(paths, allow_missing=allow_missing, stages=stages)
         with writing(to):
             merged.run.save(to)
-    listing = list_run(merged.run)
+    inventory = inventory_of_run(merged.run)
     if as_json:
-        print_json(listing.as_dict())
+        print_json(inventory.as_dict())
     else:
-        print_page(show_listing(listing, limit=None if every else 40))
+        print_page(show_inventory(inventory, limit=None if every else 40))
         print_written([to])
     return 1 if merged.differing else 0
 
@@ -182,13 +182,13 @@ def stats(
 
 
 def _listed_columns(path: str) -> list[str]:
-    """Every column with what it is; of a run that is there also its further statistics."""
+    """Return every column with what it is; of a run that is there also its further statistics."""
     from torchtap.runs.tables.columns import ROW_COLUMNS
     from torchtap.stats.named_numbers import NAMES
 
     said = {**{name: one.meaning for name, one in NAMES.items()}, **ROW_COLUMNS}
     if Path(path).exists():
-        further = [one.name for one in open_saved(path).series.statistics]
+        further = [statistic.name for statistic in open_saved(path).series.statistics]
         said |= dict.fromkeys(further, "a further statistic of this run")
     room = max(map(len, said))
     return [f"{name:<{room}}  {what}" for name, what in said.items()]

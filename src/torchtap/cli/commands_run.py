@@ -39,6 +39,7 @@ from torchtap.core.errors import InputError
 from torchtap.core.progress import Progress
 
 if TYPE_CHECKING:
+    import torchtap as tt
     from torchtap.core.planned_size import PlannedSize
 
 _PICTURES = (".png", ".svg", ".pdf", ".jpg", ".jpeg", ".webp")
@@ -59,16 +60,15 @@ def demo(out: str, as_json: bool) -> None:
     """Watch EfficientNet-Lite0 look at a cat, forward and backward, and see what decided."""
     folder = Path(out)
     with Progress("running EfficientNet-Lite0"):
+        import torchtap as tt
         from torchtap.cli.demo import SITES, run_demo
         from torchtap.cli.demo_sheet import explain_demo
-        from torchtap.plot.maps import feature_maps_overview
         from torchtap.runs.tables.module_table import module_rows
-        from torchtap.show.report_file import report
 
         found = run_demo()
         caption = "\n".join(f"{g.probability:.3f}  {g.index} {g.name}" for g in found.guesses)
         title = f"{found.model} sees: {found.guesses[0].name}"
-        figure = feature_maps_overview(
+        figure = tt.plot.feature_maps_overview(
             found.run, SITES, picture=found.picture, caption=caption, title=title
         )
         rows = module_rows(found.run.table())
@@ -79,7 +79,7 @@ def demo(out: str, as_json: bool) -> None:
             figure.savefig(folder / "feature_maps.png")
             maps.figure.savefig(folder / "explained.png")
             explained = [(one, found.picture) for one in (*maps.cams, maps.pixels)]
-            report(found.run, folder / "report.html", title=title, maps=explained)
+            tt.report(found.run, folder / "report.html", title=title, maps=explained)
     if as_json:
         guesses = [
             {"class": g.index, "name": g.name, "probability": g.probability} for g in found.guesses
@@ -150,14 +150,14 @@ def record(
         if is_file:
             refuse_nothing(recorded, options)
             recorded.save(path)
-    from torchtap.runs.run import list_run
-    from torchtap.runs.show import show_listing
+    from torchtap.runs.run import inventory_of_run
+    from torchtap.runs.show import show_inventory
 
-    listing = list_run(recorded)
+    inventory = inventory_of_run(recorded)
     if as_json:
-        print_json({**listing.as_dict(), "files": [target]})
+        print_json({**inventory.as_dict(), "files": [target]})
         return
-    print_page(show_listing(listing, limit=None if every else 40))
+    print_page(show_inventory(inventory, limit=None if every else 40))
     print_written([target])
 
 
@@ -173,8 +173,8 @@ def _record_data(
 ) -> None:
     from torchtap.cli.data import load_data
     from torchtap.core.distributed import own_rank
-    from torchtap.runs.list_runs import list_file
-    from torchtap.runs.show import show_listing
+    from torchtap.runs.inventory import inventory_of_file
+    from torchtap.runs.show import show_inventory
     from torchtap.studies.data_recording import record_telling
 
     if run_target(out)[1]:
@@ -201,11 +201,11 @@ def _record_data(
         )
     if not is_first:
         return
-    listing = list_file(out)
+    inventory = inventory_of_file(out)
     if as_json:
-        print_json({**listing.as_dict(), "files": [out]})
+        print_json({**inventory.as_dict(), "files": [out]})
         return
-    print_page(show_listing(listing, limit=None if every else 40))
+    print_page(show_inventory(inventory, limit=None if every else 40))
     print_written([out])
 
 
@@ -222,20 +222,20 @@ def _said(out: str, size: PlannedSize, num_ranks: int) -> str:
 @json_option
 def summary(model: str, depth: int | None, saved: bool, as_json: bool, **options: Any) -> None:
     """Shapes, parameters, mult-adds and activation bytes of MODEL."""
-    found: Any
+    table: Any
     with Progress("running the model"):
         import torchtap as tt
 
         built, batch = model_and_batch(model, options)
         with explained(model, built, batch, options):
             if saved:
-                found = tt.saved_report(built, *batch.args, depth=depth, **batch.kwargs)
+                table = tt.saved_report(built, *batch.args, depth=depth, **batch.kwargs)
             else:
-                found = tt.summary(built, *batch.args, depth=depth, **batch.kwargs)
+                table = tt.summary(built, *batch.args, depth=depth, **batch.kwargs)
     if as_json:
-        print_json(found.as_dict())
+        print_json(table.as_dict())
         return
-    print_page(found)
+    print_page(table)
 
 
 @click.command()
@@ -264,38 +264,38 @@ def graph(
     With --autograd the graph of its output, or of --loss. Exit code 1 says that the forward raised;
     what ran until then is drawn.
     """
-    from torchtap.graphs.graph import SUFFIXES
+    import torchtap as tt
 
     if out is not None:
-        refuse_target(out, SUFFIXES)
+        refuse_target(out, tt.Graph.endings)
     with Progress("following the model"):
-        found = _graph_of(source, options, autograd=autograd)
+        drawn_graph = _graph_of(source, options, autograd=autograd)
         if out is not None:
             with writing(out):
-                found.save(out, depth=depth, theme="dark" if dark else "auto")
+                drawn_graph.save(out, depth=depth, theme="dark" if dark else "auto")
     files = [] if out is None else [out]
     if as_json:
-        print_json({**found.as_dict(), "files": files})
+        print_json({**drawn_graph.as_dict(), "files": files})
     else:
-        print_page(found)
+        print_page(drawn_graph)
         if files:
             print_written(files)
-    return 1 if found.error else 0
+    return 1 if drawn_graph.error else 0
 
 
-def _graph_of(source: str, options: dict[str, Any], *, autograd: bool) -> Any:
+def _graph_of(source: str, options: dict[str, Any], *, autograd: bool) -> tt.Graph:
+    import torchtap as tt
     from torchtap.cli.loss_option import load_loss
-    from torchtap.graphs.graph_function import graph as graph_of
 
     if is_run(source):
         if autograd:
             raise InputError(f"{source} is a run, which holds no autograd graph; give a MODEL.")
-        return graph_of(open_saved(source))
+        return tt.graph(open_saved(source))
     built, batch = model_and_batch(source, options)
     loss = load_loss(options["loss"]) if options["loss"] else None
     is_of_gradients = autograd or loss is not None
     with explained(source, built, batch, options):
-        return graph_of(built, *batch.args, autograd=is_of_gradients, loss=loss, **batch.kwargs)
+        return tt.graph(built, *batch.args, autograd=is_of_gradients, loss=loss, **batch.kwargs)
 
 
 @click.command()
@@ -324,14 +324,18 @@ def maps(source: str, sites: tuple[str, ...], out: str, as_json: bool, **options
     how["scale"] = "each" if options.pop("each") else "shared"
     how["channels"] = channels_of(options.pop("channels"))
     with Progress("drawing"):
-        from torchtap.plot.maps import default_site, feature_maps, feature_maps_overview
+        import torchtap as tt
 
         opened = open_saved(source) if is_run(source) else record_model(source, sites, options)
-        chosen = [str(opened.record(site).site) for site in sites] or [str(default_site(opened))]
+        chosen = [str(opened.record(site).site) for site in sites] or [
+            str(tt.plot.default_site(opened))
+        ]
         if len(chosen) > 1:
-            figure = feature_maps_overview(opened, chosen, sample=how["sample"], clip=how["clip"])
+            figure = tt.plot.feature_maps_overview(
+                opened, chosen, sample=how["sample"], clip=how["clip"]
+            )
         else:
-            figure = feature_maps(opened, chosen[0], **how)
+            figure = tt.plot.feature_maps(opened, chosen[0], **how)
         with writing(out):
             figure.savefig(out)
     if as_json:

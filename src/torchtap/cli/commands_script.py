@@ -110,7 +110,7 @@ def run(
     Under torchrun, each rank writes a file, or its part of the folder:
     torchrun --nproc-per-node 2 -m torchtap run SCRIPT ARGS
     """
-    patterns = (where or (_WHERE,)) + tuple(one for one in values if not one.startswith("!"))
+    patterns = (where or (_WHERE,)) + tuple(value for value in values if not value.startswith("!"))
     for pattern in (*patterns, *values):
         Pattern.parse(pattern)
     asks_folder = bool(values) or resume or first_step is not None

@@ -135,9 +135,9 @@ def doctor(path: str, as_json: bool) -> int:
 
     with Progress("comparing checksums"):
         run = existing_run(path)
-        found: Diagnosis | FileDiagnosis = examine(run) if run.is_dir() else examine_file(run)
+        examined: Diagnosis | FileDiagnosis = examine(run) if run.is_dir() else examine_file(run)
     if as_json:
-        print_json(found.as_dict())
+        print_json(examined.as_dict())
     else:
-        print_page(found)
-    return 0 if found.is_whole else 1
+        print_page(examined)
+    return 0 if examined.is_whole else 1

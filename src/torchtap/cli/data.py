@@ -14,7 +14,7 @@ _PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", 
 
 
 def load_data(target: str, how: Mapping[str, Any]) -> Any:
-    """A data set with a length, whose items have a place.
+    """Return a data set with a length, whose items have a place.
 
     Args:
         target: a folder of pictures, a .npy or .parquet file, or ``package.module:name`` of a data
@@ -36,8 +36,8 @@ def load_data(target: str, how: Mapping[str, Any]) -> Any:
             f"--data is {target}; expected a folder of pictures, a .npy or .parquet file, or "
             f"package.module:name."
         )
-    found = load_object(target, what="--data")
-    made = found() if isinstance(found, type) or not _has_items(found) else found
+    data = load_object(target, what="--data")
+    made = data() if isinstance(data, type) or not _has_items(data) else data
     if not _has_items(made):
         raise InputError(
             f"{target} is a {type(made).__name__}; expected a data set with a length and items."
@@ -96,12 +96,12 @@ def _array(file: Path) -> Rows:
     import numpy
 
     try:
-        found = numpy.load(file, mmap_mode="r", allow_pickle=False)
+        array = numpy.load(file, mmap_mode="r", allow_pickle=False)
     except (ValueError, EOFError, OSError) as error:
         raise InputError(f"{file} cannot be read as an array of numbers: {error}.") from error
-    if not found.ndim:
+    if not array.ndim:
         raise InputError(f"{file} holds one number; expected an array with a row for each sample.")
-    return Rows(found)
+    return Rows(array)
 
 
 def _table(file: Path) -> Rows:
@@ -123,7 +123,7 @@ def _table(file: Path) -> Rows:
         raise InputError(f"{file} has no column.")
     if len(columns) == 1:
         return Rows(columns[0])
-    if any(one.ndim > 1 for one in columns):
+    if any(column.ndim > 1 for column in columns):
         raise InputError(
             f"{file} has {len(columns)} columns, of which some are lists; expected one column of "
             f"lists, or columns of numbers."
@@ -132,14 +132,14 @@ def _table(file: Path) -> Rows:
 
 
 def _numbers(file: Path, name: str, column: Any) -> Any:
-    """A column as an array: of numbers, or of lists of equal length."""
+    """Return a column as an array: of numbers, or of lists of equal length."""
     import numpy
 
-    found = numpy.array(column.to_pylist())
-    if found.dtype.kind not in "biufc":
+    numbers = numpy.array(column.to_pylist())
+    if numbers.dtype.kind not in "biufc":
         raise InputError(
             f"The column {name!r} of {file} is {column.type}; expected numbers, or lists of "
             f"equally many."
         )
-    is_wide = found.dtype == numpy.float64 and "double" not in str(column.type)
-    return found.astype(numpy.float32) if is_wide else found
+    is_wide = numbers.dtype == numpy.float64 and "double" not in str(column.type)
+    return numbers.astype(numpy.float32) if is_wide else numbers

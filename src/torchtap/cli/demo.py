@@ -64,12 +64,12 @@ def run_demo(*, num_guesses: int = 5) -> Demo:
     """
     import torch
 
-    from torchtap.capture.watch import watch
+    import torchtap as tt
 
     model = load_demo()
     batch, picture = demo_batch()
     batch.requires_grad_()
-    with watch(model, _WHERE) as watching:
+    with tt.watch(model, _WHERE) as watching:
         logits = model(batch)
         logits[0, logits[0].argmax()].backward()
     for param in model.parameters():
@@ -93,7 +93,7 @@ def load_demo() -> nn.Module:
 
 
 def demo_batch(image: str | None = None) -> tuple[Tensor, Any]:
-    """The cat, or a picture of the user's, as the model takes it; and as it is seen.
+    """Return the cat, or a picture of the user's, as the model takes it; and as it is seen.
 
     Args:
         image: path of the user's picture.
@@ -110,7 +110,7 @@ def demo_batch(image: str | None = None) -> tuple[Tensor, Any]:
 
 
 def class_names() -> list[str]:
-    """The 1000 classes of ImageNet-1k in their order."""
+    """Return the 1000 classes of ImageNet-1k in their order."""
     file = resources.files("torchtap") / "data" / "imagenet_classes.txt"
     return file.read_text(encoding="utf-8").splitlines()
 

@@ -11,7 +11,7 @@ from torchtap.core.text import with_article
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from torchtap.explain.maps.map import Map
+    import torchtap as tt
 
 DEPTHS = ("_blocks.2", "_blocks.8", "_bn1")
 """Maps of 56x56, 14x14 and 7x7; the last is the BatchNorm of the last convolution."""
@@ -32,8 +32,8 @@ class Explained:
         figure: the sheet.
     """
 
-    cams: tuple[Map, ...]
-    pixels: Map
+    cams: tuple[tt.Map, ...]
+    pixels: tt.Map
     figure: Figure
 
 
@@ -43,20 +43,19 @@ def explain_demo(demo: Demo) -> Explained:
     Args:
         demo: what it saw.
     """
-    from torchtap.explain.attribute import attribute
-    from torchtap.explain.cam import cam
+    import torchtap as tt
 
     model = load_demo()
     batch, _ = demo_batch()
     winner = demo.guesses[0].index
-    cams = [cam(model, batch, layer=layer, target=winner) for layer in DEPTHS]
-    pixels = attribute(model, batch, target=winner, n_steps=_STEPS)
+    cams = [tt.cam(model, batch, layer=layer, target=winner) for layer in DEPTHS]
+    pixels = tt.attribute(model, batch, target=winner, n_steps=_STEPS)
     names = class_names()
     named = [one.with_names(names) for one in (*cams, pixels)]
     return Explained(tuple(named[:-1]), named[-1], _sheet(demo, named))
 
 
-def _sheet(demo: Demo, maps: list[Map]) -> Figure:
+def _sheet(demo: Demo, maps: list[tt.Map]) -> Figure:
     from torchtap.plot.sheet import explained_sheet
 
     checks = {
@@ -74,16 +73,14 @@ def _sheet(demo: Demo, maps: list[Map]) -> Figure:
     return explained_sheet(
         demo.picture,
         caption,
-        [_pane(one, demo.picture) for one in maps],
+        [_pane(map_, demo.picture) for map_ in maps],
         curves,
         title=f"What decided that {demo.model} sees {with_article(demo.guesses[0].name)}",
         clip=_CLIP,
     )
 
 
-def _pane(found: Map, picture: Any) -> Any:
-    from torchtap.explain.maps.map import panes_of
-
-    (pane,) = panes_of(found, 0, picture)
+def _pane(found: tt.Map, picture: Any) -> Any:
+    (pane,) = found.panes(0, picture)
     place = found.layer or "the input"
     return replace(pane, heading=(f"{_NAMES[found.method]} at {place}", pane.heading[-1]))

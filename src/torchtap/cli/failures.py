@@ -63,7 +63,7 @@ def _running(failure: Failure) -> nn.Module | None:
 
     if raised_by_a_hook_of_ours(failure.error):
         return None
-    running = (one.module for one in reversed(failure.frames))
+    running = (frame.module for frame in reversed(failure.frames))
     return next((one for one in running if one is not None and one in failure.names), None)
 
 

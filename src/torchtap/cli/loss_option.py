@@ -17,7 +17,7 @@ Loss = Callable[[Any], "Tensor"]
 
 
 def load_loss(text: str) -> Loss:
-    """A loss from ``mean``, ``logit:CLASS`` or ``package.module:callable``.
+    """Return a loss from ``mean``, ``logit:CLASS`` or ``package.module:callable``.
 
     ``mean`` adds up the means of all floating-point tensors that the model returns. ``logit:CLASS``
     adds up that class's entry along the last dimension of the first of them.
@@ -45,13 +45,13 @@ def load_loss(text: str) -> Loss:
 def _floating(output: Any) -> list[Tensor]:
     from torchtap.core.tree import leaves
 
-    found = [tensor for _, tensor in leaves(output) if tensor.is_floating_point()]
-    if not found:
+    floating = [tensor for _, tensor in leaves(output) if tensor.is_floating_point()]
+    if not floating:
         raise InputError(
             f"The model returned {class_of(output)} without a floating-point tensor; no loss can "
             f"be made of it."
         )
-    return found
+    return floating
 
 
 def _mean(output: Any) -> Tensor:
@@ -77,8 +77,8 @@ def _called(text: str, function: Callable[[Any], Any], output: Any) -> Tensor:
 
     loss = function(output)
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-        found = kind_of(loss) if isinstance(loss, torch.Tensor) else class_of(loss)
-        raise InputError(f"--loss {text} returned {found}; expected a tensor with one number.")
+        what = kind_of(loss) if isinstance(loss, torch.Tensor) else class_of(loss)
+        raise InputError(f"--loss {text} returned {what}; expected a tensor with one number.")
     return _differentiable(loss.reshape(()), text)
 
 

@@ -66,34 +66,34 @@ def load_object(target: str, *, what: str) -> Any:
             f"{what} is {target!r}; expected package.module:callable or file.py:callable."
         )
     module = _import_file(Path(home)) if home.endswith(".py") else _import_name(home)
-    found: Any = module
+    value: Any = module
     for part in name.split("."):
-        if not hasattr(found, part):
-            known = [one for one in dir(found) if not one.startswith("_")]
+        if not hasattr(value, part):
+            known = [one for one in dir(value) if not one.startswith("_")]
             raise InputError(f"{home} has no {part!r}{did_you_mean(part, known)}")
-        found = getattr(found, part)
-    return found
+        value = getattr(value, part)
+    return value
 
 
 def parse_args(words: Sequence[str], *, option: str = "--arg") -> dict[str, Any]:
-    """``key=value`` words; values are Python literals where they read as such, else text.
+    """Return ``key=value`` words; values are Python literals where they read as such, else text.
 
     Example:
         >>> parse_args(["width=8", "name=small", "sizes=(1, 2)"])
         {'width': 8, 'name': 'small', 'sizes': (1, 2)}
     """
-    found: dict[str, Any] = {}
+    parsed: dict[str, Any] = {}
     for word in words:
         key, equals, value = word.partition("=")
         if not equals or not key.isidentifier():
             raise InputError(f"{option} is {word!r}; expected key=value, such as {option} width=8.")
-        if key in found:
+        if key in parsed:
             raise InputError(f"{option} {key} is given twice.")
         try:
-            found[key] = ast.literal_eval(value)
+            parsed[key] = ast.literal_eval(value)
         except (ValueError, SyntaxError):
-            found[key] = value
-    return found
+            parsed[key] = value
+    return parsed
 
 
 def _import_name(name: str) -> Any:
@@ -229,12 +229,12 @@ def _tensors_of(file: Path) -> tuple[dict[str, Tensor], str, tuple[str, ...]]:
             return load_file(file), "", ()
         except SafetensorError as error:
             raise InputError(f"{file} is not a safetensors file: {error}.") from error
-    found = _unpickled(file)
+    unpickled = _unpickled(file)
     for key in _NESTED:
-        if isinstance(found, Mapping) and isinstance(found.get(key), Mapping):
-            beside = tuple(str(one) for one in found if one != key)
-            return _named_tensors(file, found[key]), key, beside
-    return _named_tensors(file, found), "", ()
+        if isinstance(unpickled, Mapping) and isinstance(unpickled.get(key), Mapping):
+            beside = tuple(str(one) for one in unpickled if one != key)
+            return _named_tensors(file, unpickled[key]), key, beside
+    return _named_tensors(file, unpickled), "", ()
 
 
 def _looks_like_safetensors(file: Path) -> bool:
@@ -337,7 +337,7 @@ def _some(names: Sequence[str], separator: str = ", ") -> str:
 
 
 def existing_file(path: str | Path) -> Path:
-    """The path of a file that is there.
+    """Return the path of a file that is there.
 
     Raises:
         InputError: there is none; the message names what is near.

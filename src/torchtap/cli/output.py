@@ -91,9 +91,12 @@ def say_unwrapped(file: str, found: Unwrapped) -> str:
 
 
 def show_guesses(model: str, guesses: Sequence[Guess]) -> Page:
-    """The likeliest classes with their probabilities."""
+    """Return the likeliest classes with their probabilities."""
     lines = [f"  {guess.probability:6.1%}  {guess.index:>4} {guess.name}" for guess in guesses]
     first, *others = lines
     return Page(
-        Line(f"{model} sees", "head"), Line(first, "good"), *(Line(one) for one in others), BLANK
+        Line(f"{model} sees", "head"),
+        Line(first, "good"),
+        *(Line(other) for other in others),
+        BLANK,
     )

@@ -34,9 +34,9 @@ def built_model(target: str, options: dict[str, Any]) -> nn.Module:
     torch.manual_seed(options["seed"])
     model = load_model(target, args=options["args"])
     if options["weights"] is not None:
-        found = load_weights(model, options["weights"])
-        if found:
-            complain(say_unwrapped(options["weights"], found))
+        loaded = load_weights(model, options["weights"])
+        if loaded:
+            complain(say_unwrapped(options["weights"], loaded))
     return model.train() if options["train"] else model.eval()
 
 
@@ -53,9 +53,9 @@ def picture_options(options: dict[str, Any]) -> dict[str, Any]:
 def stats_of(wanted: bool) -> Any:
     if not wanted:
         return None
-    from torchtap.stats.sink import Stats
+    import torchtap as tt
 
-    return Stats()
+    return tt.Stats()
 
 
 @contextlib.contextmanager
@@ -102,7 +102,7 @@ def record_model(
     """Watch a model on one batch, in memory or, with ``to``, into the folder of a run."""
     import torch
 
-    from torchtap.capture.watch import watch
+    import torchtap as tt
     from torchtap.cli.loss_option import load_loss
 
     loss = None if options["loss"] is None else load_loss(options["loss"])
@@ -110,7 +110,7 @@ def record_model(
     wanted = list(where) or ["*" if loss is None else "*:output,grad_output"]
     with contextlib.ExitStack() as stack:
         sink = None if to is None else stack.enter_context(_new_attempt(to, resume=resume))
-        with watch(model, wanted, to=sink) as watching, torch.set_grad_enabled(loss is not None):
+        with tt.watch(model, wanted, to=sink) as watching, torch.set_grad_enabled(loss is not None):
             with explained(target, model, batch, options):
                 output = batch.run(model)
             if loss is not None:
@@ -162,14 +162,14 @@ def open_saved(path: str) -> Run:
 
 
 def existing_run(path: str) -> Path:
-    """The path of a run that is there, in a file or in a folder."""
+    """Return the path of a run that is there, in a file or in a folder."""
     from torchtap.cli.model import existing_file
 
     return Path(path) if Path(path).is_dir() else existing_file(path)
 
 
 def rank_paths(path: Path) -> list[Path]:
-    """The folders of the ranks in a folder of a run; of anything else itself."""
+    """Return the folders of the ranks in a folder of a run; of anything else itself."""
     from torchtap.runs.store.layout import ranks_in
 
     return [*ranks_in(path).values()] or [path] if path.is_dir() else [path]
@@ -184,7 +184,7 @@ def refuse_unknown_steps(path: str, opened: Run, steps: Sequence[int]) -> None:
 
 
 def step_of(path: str, opened: Run, text: str) -> int | range | Literal["all"]:
-    """One step of a run, some together (``20-29``), or all."""
+    """Return one step of a run, some together (``20-29``), or all."""
     if text == "all":
         return "all"
     first, dash, last = text.partition("-")
@@ -259,7 +259,7 @@ def channels_of(text: str | None) -> int | list[int] | None:
 
 
 def classes_of(text: str | None) -> int | list[int] | None:
-    """The class of ``--target``, or one of each row; ``None`` for the winner."""
+    """Return the class of ``--target``, or one of each row; ``None`` for the winner."""
     if text is None:
         return None
     words = [word.strip() for word in text.split(",")]

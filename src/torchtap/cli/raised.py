@@ -52,15 +52,15 @@ def _kept(
     trace: TracebackType | None, drops: Callable[[CodeType, bool], bool]
 ) -> TracebackType | None:
     below: TracebackType | None = None
-    for one in reversed(_frames(trace)):
-        if not drops(one.tb_frame.f_code, below is None):
-            below = TracebackType(below, one.tb_frame, one.tb_lasti, one.tb_lineno)
+    for frame in reversed(_frames(trace)):
+        if not drops(frame.tb_frame.f_code, below is None):
+            below = TracebackType(below, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
     return below
 
 
 def _frames(trace: TracebackType | None) -> list[TracebackType]:
-    found = []
+    frames = []
     while trace is not None:
-        found.append(trace)
+        frames.append(trace)
         trace = trace.tb_next
-    return found
+    return frames

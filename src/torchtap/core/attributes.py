@@ -54,17 +54,17 @@ def attributes(value: Any) -> list[Part] | None:
     if own is None and not slots:
         return None
     # The descriptor of the class, and not vars(): a class may define __dict__ as a property.
-    found = list(own.__get__(value).items()) if own is not None else []
+    parts = list(own.__get__(value).items()) if own is not None else []
     for name, slot in slots:
         try:
-            found.append((name, slot.__get__(value)))
+            parts.append((name, slot.__get__(value)))
         except AttributeError:  # Never set.
             continue
-    return [(str(name), part) for name, part in found]
+    return [(str(name), part) for name, part in parts]
 
 
 def _readers_of(kind: type) -> tuple[Any, tuple[tuple[str, Any], ...]]:
-    """The descriptors of a class's instance dict, if any, and of its slots."""
+    """Return the descriptors of a class's instance dict, if any, and of its slots."""
     own: Any = None
     slots: list[tuple[str, Any]] = []
     # Read as type itself does: a metaclass may define any of these names for its classes.
@@ -80,15 +80,15 @@ def _readers_of(kind: type) -> tuple[Any, tuple[tuple[str, Any], ...]]:
 
 
 def mro_of(kind: type) -> tuple[type, ...]:
-    """The bases of a class in their order, read past its metaclass."""
-    found: tuple[type, ...] = type.__dict__["__mro__"].__get__(kind)
-    return found
+    """Return the bases of a class in their order, read past its metaclass."""
+    mro: tuple[type, ...] = type.__dict__["__mro__"].__get__(kind)
+    return mro
 
 
 def members_of(kind: type) -> Mapping[str, Any]:
     """Return the names that a class itself defines, read past its metaclass."""
-    found: Mapping[str, Any] = type.__dict__["__dict__"].__get__(kind)
-    return found
+    members: Mapping[str, Any] = type.__dict__["__dict__"].__get__(kind)
+    return members
 
 
 def may_hold(value: Any) -> bool:
@@ -165,5 +165,5 @@ def _has_objects(value: Any) -> bool:
 
 
 def kind_name(value: Any) -> str:
-    """The name of an object's class."""
+    """Return the name of an object's class."""
     return type(value).__name__

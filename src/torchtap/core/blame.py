@@ -82,7 +82,9 @@ def own_fault(error: BaseException) -> str:
     """Return the text for a fault of torchtap itself: the error, its place and the versions."""
     text = " ".join(str(error).split())
     said = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    ours = [one for one in _traces(error) if one.tb_frame.f_code.co_filename.startswith(_PACKAGE)]
+    ours = [
+        trace for trace in _traces(error) if trace.tb_frame.f_code.co_filename.startswith(_PACKAGE)
+    ]
     where = ""
     if ours:
         file = ours[-1].tb_frame.f_code.co_filename.removeprefix(_PACKAGE)

@@ -79,7 +79,10 @@ def ranks_of_one_batch(model: nn.Module) -> tuple[int, ...]:
     """
     if num_ranks() == 0:
         return ()
-    data_dims = {id(one.sharded_param): one.mesh_info.mesh.ndim for one in fsdp_parameters()}
+    data_dims = {
+        id(parameter.sharded_param): parameter.mesh_info.mesh.ndim
+        for parameter in fsdp_parameters()
+    }
     ranks: set[int] = set()
     for param in model.parameters():
         mesh: Any = param.device_mesh if is_distributed(param) else None  # type: ignore[attr-defined]

@@ -49,36 +49,36 @@ def _refuse_no_module(door: str, model: object) -> None:
         return
     way = ""
     if isinstance(model, type) and issubclass(model, nn.Module):
-        found = f"the class {model.__name__}"
+        what = f"the class {model.__name__}"
         way = f": an object of it, as {model.__name__}(...) makes"
     else:
-        found = kind_of(model)
+        what = kind_of(model)
         if callable(model):
             way = "; call the function in the forward of one"
-    raise InputError(f"{door} got {found} as model; expected a torch.nn.Module{way}.")
+    raise InputError(f"{door} got {what} as model; expected a torch.nn.Module{way}.")
 
 
 def missing(door: str) -> list[PrivateName]:
-    """The private names that a door needs and this PyTorch lacks."""
+    """Return the private names that a door needs and this PyTorch lacks."""
     return [one for one in _of_door(door) if not one.is_there()]
 
 
 @cache
 def _of_door(door: str) -> tuple[PrivateName, ...]:
-    """The names that a door needs and that are gone, or may yet be imported."""
+    """Return the names that a door needs and that are gone, or may yet be imported."""
     needed = (one for one in NAMES.values() if door in one.doors)
     return tuple(one for one in needed if one.module or not one.is_there())
 
 
 def untried() -> str:
     """Names the release of PyTorch or Python with which torchtap was never tried, or nothing."""
-    found = []
+    names = []
     if release_of(torch.__version__) not in {release_of(one) for one in TRIED_TORCH}:
-        found.append(f"torch {torch.__version__}")
+        names.append(f"torch {torch.__version__}")
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     if python not in TRIED_PYTHON:
-        found.append(f"Python {python}")
-    return " and ".join(found)
+        names.append(f"Python {python}")
+    return " and ".join(names)
 
 
 def _warn_once() -> None:
@@ -86,10 +86,10 @@ def _warn_once() -> None:
     if _has_warned:
         return
     _has_warned = True
-    found = untried()
-    if found:
+    names = untried()
+    if names:
         warnings.warn(
-            f"torchtap was never tried with {found} (but with torch {', '.join(TRIED_TORCH)} and "
+            f"torchtap was never tried with {names} (but with torch {', '.join(TRIED_TORCH)} and "
             f"Python {', '.join(TRIED_PYTHON)}). Check that it is right here: tt.selfcheck(), or "
             "`torchtap selfcheck`, takes some seconds.",
             stacklevel=4,

@@ -116,7 +116,7 @@ def _package_of(kind: type) -> str:
 
 
 def _first(home: Any) -> str:
-    """The package of a module by its name; nothing for what is not a name."""
+    """Return the package of a module by its name; nothing for what is not a name."""
     return home.partition(".")[0] if type(home) is str else ""
 
 
@@ -125,21 +125,21 @@ def _mentions(code: CodeType) -> bool:
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
-    """A function's code, and that of the functions which it makes."""
+    """Yield a function's code, and that of the functions which it makes."""
     waiting = [code]
     while waiting:
         code = waiting.pop()
         yield code
-        waiting += [one for one in code.co_consts if type(one) is CodeType]
+        waiting += [const for const in code.co_consts if type(const) is CodeType]
 
 
 def _named(function: FunctionType) -> Iterator[Any]:
     """Yield what a function's code refers to by global names, and by names inside of modules."""
     names = {name for code in _codes(function.__code__) for name in code.co_names}
     scope = function.__globals__
-    found = [dict.get(scope, name) for name in names]
-    yield from found
-    for module in found:
+    named = [dict.get(scope, name) for name in names]
+    yield from named
+    for module in named:
         if issubclass(type(module), ModuleType):
             held = _own_dict(module)
             yield from (held[name] for name in names if name in held)
@@ -164,9 +164,9 @@ def _from_holder(part: Any) -> Iterator[Any]:
 
 
 def _own_dict(part: Any) -> dict[str, Any]:
-    """The attributes of a function, module or ``nn.Module``, past any ``__getattr__``."""
-    found: dict[str, Any] = object.__getattribute__(part, "__dict__")
-    return found
+    """Return the attributes of a function, module or ``nn.Module``, past any ``__getattr__``."""
+    own_dict: dict[str, Any] = object.__getattribute__(part, "__dict__")
+    return own_dict
 
 
 def _is_foreign(package: str) -> bool:
@@ -178,7 +178,7 @@ def _is_foreign(package: str) -> bool:
         return False
     modules = [one for name, one in [*sys.modules.items()] if name.partition(".")[0] == package]
     own = sys.modules.get(_OWN)
-    held = (part for one in modules for part in list(_values_by_name(one).values()))
+    held = (part for module in modules for part in list(_values_by_name(module).values()))
     return not any(part is own or _is_mark(part) for part in held)
 
 

@@ -79,7 +79,7 @@ def walked_once(model: nn.Module) -> Iterator[None]:
 
 
 def _walked(model: nn.Module) -> Modules:
-    found: dict[str, nn.Module] = {}
+    paths: dict[str, nn.Module] = {}
     aliases: dict[str, str] = {}
     first: dict[int, str] = {}
     for path, module in walk(model, "", ()):
@@ -87,20 +87,20 @@ def _walked(model: nn.Module) -> Modules:
             aliases[path] = first[id(module)]
         else:
             first[id(module)] = path
-            found[path] = module
-    return found, aliases
+            paths[path] = module
+    return paths, aliases
 
 
 def every_module(model: nn.Module) -> list[nn.Module]:
     """Return what ``model.modules()`` yields, wrappers too; without the names it is quicker."""
-    found: dict[int, nn.Module] = {}
+    modules: dict[int, nn.Module] = {}
     waiting: list[nn.Module | None] = [model]
     while waiting:
         module = waiting.pop()
-        if module is not None and id(module) not in found:
-            found[id(module)] = module
+        if module is not None and id(module) not in modules:
+            modules[id(module)] = module
             waiting.extend(reversed(module._modules.values()))
-    return list(found.values())
+    return list(modules.values())
 
 
 def is_container(module: nn.Module) -> bool:
@@ -115,12 +115,14 @@ def num_parameters(model: nn.Module) -> dict[str, int]:
 
     A sharded parameter counts as a whole; a lazy one, which has no shape yet, does not count.
     """
-    found = {
-        path: sum(one.numel() for one in module._parameters.values() if _has_shape(one))
+    numbers = {
+        path: sum(
+            parameter.numel() for parameter in module._parameters.values() if _has_shape(parameter)
+        )
         for path, module in modules_of(model)[0].items()
         if module._parameters
     }
-    return {path: number for path, number in found.items() if number}
+    return {path: number for path, number in numbers.items() if number}
 
 
 def _has_shape(parameter: nn.Parameter | None) -> TypeGuard[nn.Parameter]:
@@ -167,7 +169,7 @@ class Places:
 def _chain(
     module: nn.Module, model: nn.Module, above: Mapping[int, tuple[nn.Module, str]]
 ) -> list[_Link]:
-    """The links from a module up to the model; a module may contain itself."""
+    """Return the links from a module up to the model; a module may contain itself."""
     chain: list[_Link] = []
     passed: set[int] = set()
     while module is not model and id(module) in above and id(module) not in passed:
@@ -185,7 +187,7 @@ def _holds(link: _Link) -> bool:
 
 
 def several(where: Where) -> list[Any]:
-    """A request as the list of its parts.
+    """Return a request as the list of its parts.
 
     Raises:
         InputError: it is of a kind that cannot select, or empty.
@@ -208,7 +210,7 @@ def several(where: Where) -> list[Any]:
 def walk(
     module: nn.Module, path: str, above: tuple[nn.Module, ...]
 ) -> Iterator[tuple[str, nn.Module]]:
-    """A module and those below with their paths, in the order of ``named_modules()``.
+    """Yield a module and those below with their paths, in the order of ``named_modules()``.
 
     Shared modules come once for each path. ``above`` are the modules in which it stands: one that
     contains itself is not entered again.

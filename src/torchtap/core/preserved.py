@@ -51,7 +51,7 @@ class RandomState:
         self._states = self.read()
 
     def read(self) -> list[Any]:
-        """The states as they are now; compare them with :func:`same_states`."""
+        """Return the states as they are now; compare them with :func:`same_states`."""
         return [read() for read, _ in self._generators]
 
     def put_back(self, states: Sequence[Any] | None = None) -> None:
@@ -86,8 +86,10 @@ def _global_generators() -> Iterator[Access]:
         import numpy.random
 
         yield numpy.random.get_state, numpy.random.set_state
-    found = torch.accelerator.current_accelerator()
-    for name in dict.fromkeys(["cuda", "xpu", *([] if found is None else [found.type])]):
+    accelerator = torch.accelerator.current_accelerator()
+    for name in dict.fromkeys(
+        ["cuda", "xpu", *([] if accelerator is None else [accelerator.type])]
+    ):
         device: Any = getattr(torch, name, None)
         # Where it is not in use there is no state, and asking for one would start the device.
         if hasattr(device, "get_rng_state_all") and device.is_initialized():

@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 def middle(items: Sequence[T], limit: int | None) -> tuple[Sequence[T], int, Sequence[T]]:
-    """The beginning, how many are left out, and the end."""
+    """Return the beginning, how many are left out, and the end."""
     if limit is None or len(items) <= limit:
         return items, 0, ()
     front = -(-limit // 2)
@@ -50,7 +50,7 @@ def wants_color() -> bool:
 
 
 def paint(text: str, tone: str, *, color: bool) -> str:
-    """``text`` in the colour of ``tone`` where colour is wanted."""
+    """Return ``text`` in the colour of ``tone`` where colour is wanted."""
     if not (color and text and tone in _TERMINAL):
         return text
     from rich.color import ColorSystem
@@ -164,7 +164,7 @@ class Grid:
     def lines(self, width: int, *, color: bool) -> list[str]:
         """Return the table as lines of text."""
         table = [[_cell(one) for one in row] for row in self.rows]
-        head = [[Cell(one, "head") for one in self.headers]] if self.headers else []
+        head = [[Cell(header, "head") for header in self.headers]] if self.headers else []
         wide = [
             max(breadth(one.text) for one in column) for column in zip(*head, *table, strict=True)
         ]

@@ -51,16 +51,16 @@ class Tokens:
 
     def lines(self, width: int, *, color: bool) -> list[str]:
         """Return the tokens as lines of text."""
-        found: list[str] = []
+        broken: list[str] = []
         line, room = "", 0
         for text, weight in zip(map(clean, self.texts), self.weights, strict=True):
             plain = text if color else f"{text}({number(weight)}) "
             if line and room + breadth(plain) > width:
-                found.append(line.rstrip())
+                broken.append(line.rstrip())
                 line, room = "", 0
             line += _painted(plain, self._color(weight)) if color else plain
             room += breadth(plain)
-        return [*found, line if color else line.rstrip()]
+        return [*broken, line if color else line.rstrip()]
 
     def html(self) -> str:
         """Return the tokens as HTML spans; the weight of each shows where the mouse rests."""

@@ -26,7 +26,17 @@ _MOST_STEPS = 8
 
 
 class Key(NamedTuple):
-    """The key of a record: the user's step, the site, and the call within the step."""
+    """The key of a record: the user's step, the site, and the call within the step.
+
+    Example:
+        >>> import torch, torchtap as tt
+        >>> relu = torch.nn.ReLU()
+        >>> with tt.watch(relu) as w:
+        ...     _ = relu(torch.ones(2))
+        >>> key = next(w.run.records(".")).key
+        >>> key.step, str(key.site), key.call
+        (0, '.:output', 0)
+    """
 
     step: int
     site: Site
@@ -59,6 +69,14 @@ class Record(_Row):
             evaluation forward of a model that trains).
         backward: which backward of the step brought a gradient, from 0; -1 for forward values.
         labels: what else is to be known of the value, e.g. ``("total",)``.
+
+    Example:
+        >>> import torch, torchtap as tt
+        >>> relu = torch.nn.ReLU()
+        >>> with tt.watch(relu, ".:output,grad_output") as w:
+        ...     relu(torch.ones(2, requires_grad=True)).sum().backward()
+        >>> [(record.site.port, record.call, record.backward) for record in w.run.records("*:*")]
+        [('output', 0, -1), ('grad_output', 0, 0)]
     """
 
     __slots__ = ()
@@ -70,7 +88,7 @@ class Record(_Row):
 
     @property
     def value(self) -> Tensor:
-        """The tensor at the moment of the tap, detached.
+        """Return the tensor at the moment of the tap, detached.
 
         Raises:
             OverwrittenError: it was kept without a copy (with ``copy="never"``, or at a site
@@ -162,7 +180,7 @@ def steps_there(steps: Sequence[int], missing: int | None = None) -> str:
 
 
 def said_steps(steps: Sequence[int]) -> str:
-    """``step 3``, ``steps 3, 5, 6``, or ``steps 3 to 90 (40 of them)``."""
+    """Return ``step 3``, ``steps 3, 5, 6``, or ``steps 3 to 90 (40 of them)``."""
     if len(steps) == 1:
         return f"step {steps[0]}"
     if len(steps) > 2 and steps[-1] - steps[0] == len(steps) - 1:

@@ -4,7 +4,7 @@ PyTorch may change any of them without notice, so this is the file to read again
 new release. Each stands here once, with a :class:`PrivateName` in ``NAMES``: where PyTorch has it,
 what torchtap uses it for, and what torchtap does where it is gone. Then there is either another
 way, or a ``CaptureError`` at the doors that need it (:func:`torchtap.core.doors.require`). Reading
-runs needs none of them. ``torchtap selfcheck`` tries each (``studies/probes.py``), and so do the
+runs needs none of them. ``torchtap selfcheck`` tries each (``core/probes/``), and so do the
 tests.
 
 Functions whose code or variables are looked for on the stack stand here too; names of classes of
@@ -110,7 +110,7 @@ NAMES: dict[str, PrivateName] = {}
 
 
 def find(name: str) -> Any:
-    """The object of a dotted name; ``GONE`` where PyTorch does not have it."""
+    """Return the object of a dotted name; ``GONE`` where PyTorch does not have it."""
     parts = name.split(".")
     at = next((n for n in range(len(parts), 0, -1) if ".".join(parts[:n]) in sys.modules), 0)
     found: Any = sys.modules.get(".".join(parts[:at]), GONE)
@@ -835,7 +835,7 @@ def _codes_of(classes: Iterable[Any]) -> Iterator[tuple[CodeType, bool]]:
 
 
 def _wrapped(function: Any) -> Iterable[Any]:
-    """A function and those that it wraps."""
+    """Yield a function and those that it wraps."""
     for _ in range(_MOST_WRAPPERS):
         if function is None:
             return

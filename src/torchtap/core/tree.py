@@ -41,7 +41,7 @@ Unseen = dict[str, str]
 
 
 def leaves(value: Any, unseen: Unseen | None = None) -> list[Leaf]:
-    """Every tensor in ``value`` with its leaf name, depth first.
+    """Return every tensor in ``value`` with its leaf name, depth first.
 
     A bare tensor has the empty name. Something that contains itself is walked once, and so is an
     object that is walked by its attributes.
@@ -59,25 +59,25 @@ def leaves(value: Any, unseen: Unseen | None = None) -> list[Leaf]:
     """
     if type(value) not in PROXIES and isinstance(value, Tensor):
         return [("", value)]
-    found: list[Leaf] = []
-    _walk(value, "", found, set(), {}, unseen)
-    return _told_apart(found)
+    gathered: list[Leaf] = []
+    _walk(value, "", gathered, set(), {}, unseen)
+    return _told_apart(gathered)
 
 
 def argument_leaves(
     args: tuple[Any, ...], kwargs: Mapping[str, Any], unseen: Unseen | None = None
 ) -> list[Leaf]:
-    """The tensors that a module is called with: positional first, then keywords.
+    """Return the tensors that a module is called with: positional first, then keywords.
 
     A call with one positional argument and nothing else takes that argument as it is, so a bare
     tensor has the empty name; otherwise positions are numbered and keywords named.
     """
     if len(args) == 1 and not kwargs:
         return leaves(args[0], unseen)
-    found = leaves(args, unseen)
+    gathered = leaves(args, unseen)
     if kwargs:
-        _walk(kwargs, "", found, set(), {}, unseen)
-    return _told_apart(found)
+        _walk(kwargs, "", gathered, set(), {}, unseen)
+    return _told_apart(gathered)
 
 
 def _told_apart(found: list[Leaf]) -> list[Leaf]:
@@ -152,7 +152,9 @@ def parts_of(value: Any) -> list[Part] | None:
     if isinstance(value, Mapping):
         return [(str(key), part) for key, part in value.items()]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {one.name: getattr(value, one.name, None) for one in dataclasses.fields(value)}
+        fields = {
+            field.name: getattr(value, field.name, None) for field in dataclasses.fields(value)
+        }
         # Dynamo cannot trace descriptors of the standard library, and breaks the graph at them.
         others = () if torch.compiler.is_compiling() else attributes(value) or ()
         return [*fields.items(), *((name, part) for name, part in others if name not in fields)]

@@ -15,7 +15,7 @@ from torchtap.edits.edit_counts import EditCounts
 from torchtap.hooks.held_params import is_held
 from torchtap.hooks.optimizer_hooks import has_closure, listen_to_optimizers
 from torchtap.hooks.param_hooks import tapped_params
-from torchtap.hooks.site_state import SiteState, Tap
+from torchtap.hooks.tap import SiteState, Tap
 
 if TYPE_CHECKING:
     from torchtap.core.plan import Plan
@@ -127,8 +127,8 @@ class Clipping:
     def _chosen(self, optimizer: Optimizer) -> list[tuple[SiteState, Tensor]]:
         """Return the selected parameters among those of an optimizer."""
         own = {id(param) for group in optimizer.param_groups for param in group["params"]}
-        found: dict[int, tuple[SiteState, Tensor]] = {}
+        chosen: dict[int, tuple[SiteState, Tensor]] = {}
         for state, _, param in tapped_params(self.plan, self.taps, "param_grad"):
             if id(param) in own:
-                found.setdefault(id(param), (state, param))  # A tied parameter counts once.
-        return list(found.values())
+                chosen.setdefault(id(param), (state, param))  # A tied parameter counts once.
+        return list(chosen.values())

@@ -131,28 +131,28 @@ class Edit(Closable, Printed):
         recomputation are counted together as call -1, and those beyond the 65,536th of a step as
         one.
         """
-        found: dict[str, dict[int, int]] = {}
+        by_site: dict[str, dict[int, int]] = {}
         for _, editor in self._editors:
             for state, replaced in editor.fired.items():
-                counts = found.setdefault(str(state.site), {})
+                counts = by_site.setdefault(str(state.site), {})
                 for call in sorted(editor.reached[state]):
                     counts[call] = counts.get(call, 0) + replaced[call]
-        return found
+        return by_site
 
     @property
     def absent(self) -> list[Absence]:
         """Return the sites that were selected and never came by, with reasons."""
-        found = []
+        absences = []
         for _, editor in self._editors:
-            found += [Absence(state.site, why) for state, why in editor.lost.items()]
+            absences += [Absence(state.site, why) for state, why in editor.lost.items()]
             for planned in editor.plan.taps:
                 tap = editor.taps[planned.path]
                 for port in planned.ports:
                     if self._had_step:
-                        found += absent_at(editor, tap, port)
+                        absences += absent_at(editor, tap, port)
                     else:
-                        found.append(Absence(Site(tap.path, port), self._no_step()))
-        return found
+                        absences.append(Absence(Site(tap.path, port), self._no_step()))
+        return absences
 
     def _no_step(self) -> str:
         last = f"the last was step {self._step}" if self._step else "Edit.step() was never called"
@@ -228,7 +228,8 @@ def edit(
     of the returned tensor over all its uses; ``param_grad`` is what one backward adds to ``.grad``
     (under DDP, of this rank, before the ranks are averaged). An edit at ``grad_input`` that changes
     nothing may still change the last bits of other gradients where the tensor is used twice inside
-    of the module and outside of it too: autograd adds in another order (``docs/editing.md``).
+    of the module and outside of it too: autograd adds in another order
+    (``docs/guides/editing.md``).
 
     Raises:
         SiteError: a pattern fits nothing.

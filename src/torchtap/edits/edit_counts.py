@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from torchtap.hooks.site_state import SiteState
+from torchtap.hooks.tap import SiteState
 
 MOST_CALLS = 1 << 16
 """Calls of one site that are counted apart; a program that never steps stays flat in memory."""

@@ -36,8 +36,8 @@ from torchtap.hooks.calls import (
 from torchtap.hooks.graph_edges import from_one_compiled_graph
 from torchtap.hooks.marks import open_editors
 from torchtap.hooks.module_hook import EDIT, EDITS, Keywords, TapHook, keep_dynamo_out
-from torchtap.hooks.module_hooks import TRACED, CallCounter, ModuleHooks
-from torchtap.hooks.site_state import RETURNED, TAKEN, SiteState, Tap
+from torchtap.hooks.tap import RETURNED, TAKEN, SiteState, Tap
+from torchtap.hooks.tap_follower import TRACED, CallCounter, TapFollower
 
 if TYPE_CHECKING:
     from torchtap.core.plan import Plan
@@ -100,7 +100,7 @@ class EditEngine:
         self.step = 0
         self.is_on = False
         self.num_entries = 0
-        self._hooks: ModuleHooks[_Frame] = ModuleHooks(plan)
+        self._hooks: TapFollower[_Frame] = TapFollower(plan)
         self.taps, self.root, self.marks = self._hooks.taps, self._hooks.root, self._hooks.marks
         counts = EditCounts()
         self.reached, self.fired, self._count = counts.reached, counts.fired, counts.add
@@ -118,8 +118,8 @@ class EditEngine:
             before, after = _sides(tap, is_root=tap is self.root, has_nodes=self.nodes is not None)
             self._hooks.put_on_counting(
                 module,
-                before=EditPreForward(self, tap, EDIT) if before else None,
-                after=EditPostForward(self, tap, has_frame=before) if after else None,
+                pre_hook=EditPreForward(self, tap, EDIT) if before else None,
+                post_hook=EditPostForward(self, tap, has_frame=before) if after else None,
                 counter=CallCounter(self, tap),
             )
         self._params.put_on()
@@ -159,7 +159,7 @@ class EditEngine:
             return None
         if tap is self.root:
             self._enter_model()
-        number, phase = self._hooks.numbering.number(tap, args, kwargs)
+        number, phase = self._hooks.identifier.identify(tap, args, kwargs)
         call = _Frame(tap, number, phase, len(self.gradients.views))
         self._hooks.running.stack.append(call)
         takes_arguments = "input" in tap.filters or "grad_input" in tap.filters
@@ -183,7 +183,7 @@ class EditEngine:
         left = self._hooks.running.leave(tap) if has_frame else ()
         call = left[-1] if left else None
         if call is None:
-            number, phase = self._hooks.numbering.number(tap, args, kwargs)
+            number, phase = self._hooks.identifier.identify(tap, args, kwargs)
             call = _Frame(tap, number, phase, _NO_VIEWS)
         else:
             self.gradients.leave(
@@ -217,7 +217,7 @@ class EditEngine:
         tap = self._hooks.mark_tap(name)
         if tap is None or self._is_dormant(tap):
             return tensor
-        number, phase = self._hooks.numbering.number(tap, (tensor,), {})
+        number, phase = self._hooks.identifier.identify(tap, (tensor,), {})
         call = _Frame(tap, number, phase, _NO_VIEWS)
         call.first_node = 0  # Made by the module that marks it, not handed on by it.
         if not self._is_wanted(call):
@@ -228,10 +228,10 @@ class EditEngine:
         if self._hooks.running.stack and self._hooks.running.is_stale():
             self._hooks.running.stack.clear()
         self.num_entries += 1
-        self._hooks.guards.hold()
+        self._hooks.dynamo_setting.hold()
         if current_task() == -1 and not self._hooks.running.stack:
             self.gradients.backwards.forget_failed()
-            self._hooks.numbering.enter_model()
+            self._hooks.identifier.enter_model()
             self.gradients.views.drop()  # Left behind by a KeyboardInterrupt.
             self.gradients.settle()
             self.gradients.prune()
@@ -350,9 +350,9 @@ def _sides(tap: Tap, *, is_root: bool, has_nodes: bool) -> tuple[bool, bool]:
 
 
 def _refuse_graph_outputs(name: str, tap: Tap, output: Any) -> None:
-    found = leaves(output)
-    together = from_one_compiled_graph(tensor for _, tensor in found)
-    for leaf, tensor in found:
+    outputs = leaves(output)
+    together = from_one_compiled_graph(tensor for _, tensor in outputs)
+    for leaf, tensor in outputs:
         if id(tensor) in together and tap.state("grad_output", leaf) is not None:
             site = Site(tap.path, "grad_output", leaf)
             raise EditError(

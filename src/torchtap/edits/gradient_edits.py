@@ -21,7 +21,7 @@ from torchtap.hooks.calls import number_in_report
 from torchtap.hooks.followed_views import FollowedViews, ViewState, can_be_followed
 from torchtap.hooks.graph_edges import EDITED, Geometry
 from torchtap.hooks.module_hook import keep_dynamo_out
-from torchtap.hooks.site_state import EditGradHook, GradHook, SiteState
+from torchtap.hooks.tap import EditGradHook, GradHook, SiteState
 from torchtap.hooks.tensor_hooks import TensorHooks, put_gradient
 
 _TWO_PARTS = (
@@ -273,7 +273,9 @@ class GradientEdits:
         """Forget the handles of graphs that were freed."""
         if len(self._handles) + len(self.on_tensors.tables) >= self._prune_at:
             self.on_tensors.prune()
-            self._handles = [one for one in self._handles if one.hooks_dict_ref() is not None]
+            self._handles = [
+                handle for handle in self._handles if handle.hooks_dict_ref() is not None
+            ]
             self._prune_at = 256 + 2 * (len(self._handles) + len(self.on_tensors.tables))
 
     def release(self) -> None:

@@ -12,13 +12,13 @@ from torchtap.core.ports import BY_NAME, STATE_PORTS
 from torchtap.core.site import Pattern, Site
 from torchtap.edits.clipping import Clipping
 from torchtap.edits.edit_engine import EditEngine
-from torchtap.hooks.site_state import SiteState, Tap
+from torchtap.hooks.tap import SiteState, Tap
 
 OneEdit = EditEngine | Clipping
 
 
 def requests_of(plan: Plan) -> Iterator[tuple[str, Callable[[Site], bool]]]:
-    """Each thing that was asked for, and which sites are of it."""
+    """Yield each thing that was asked for, and which sites are of it."""
     adding = [pattern for pattern in plan.patterns if not pattern.negate]
     for pattern in adding:
 

@@ -13,7 +13,7 @@ from torchtap.core.errors import EditError
 from torchtap.core.tree import leaves
 from torchtap.hooks.graph_edges import Node
 from torchtap.hooks.module_hook import keep_dynamo_out
-from torchtap.hooks.site_state import SiteState, Tap
+from torchtap.hooks.tap import SiteState, Tap
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,9 @@ class NodeEdits:
                 node.metadata[self._key] = True
                 self._handles.append(node.register_prehook(self._hook(state, call)))
         if len(self._handles) >= self._prune_at:
-            self._handles = [one for one in self._handles if one.hooks_dict_ref() is not None]
+            self._handles = [
+                handle for handle in self._handles if handle.hooks_dict_ref() is not None
+            ]
             self._prune_at = 256 + 2 * len(self._handles)
 
     def _hook(self, state: SiteState, call: int) -> Callable[..., Any]:
@@ -79,7 +81,9 @@ class NodeEdits:
         self, state: SiteState, call: int, gradients: tuple[Tensor | None, ...]
     ) -> tuple[Tensor | None, ...]:
         self._count(state, call, True)
-        return tuple(None if one is None else self._edit.change(one) for one in gradients)
+        return tuple(
+            None if gradient is None else self._edit.change(gradient) for gradient in gradients
+        )
 
     def release(self) -> None:
         """Take every hook off."""

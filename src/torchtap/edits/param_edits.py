@@ -15,7 +15,7 @@ from torchtap.core.tensors import obstacle
 from torchtap.edits.gradient_edits import GradientEdits
 from torchtap.hooks.module_hook import keep_dynamo_out
 from torchtap.hooks.param_hooks import SWAPPED, ParamHooks, is_hooked, owned, tapped_params
-from torchtap.hooks.site_state import SiteState, Tap
+from torchtap.hooks.tap import SiteState, Tap
 
 if TYPE_CHECKING:
     from torchtap.core.plan import Plan

@@ -13,7 +13,7 @@ from torchtap.edits import as_edit
 from torchtap.edits.checked_edit import CheckedEdit
 from torchtap.edits.edit_request import Missing, check_missing
 from torchtap.edits.gradient_edits import GradientEdits
-from torchtap.hooks.site_state import SiteState
+from torchtap.hooks.tap import SiteState
 
 
 def edit_tensor(

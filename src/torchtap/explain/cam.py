@@ -198,7 +198,7 @@ def made(settings: Settings, subject: Subject, target: Target) -> Map:
     with subject.held():
         layouts = Layouts(subject, settings.wish)
         notes = list(subject.notes)
-        found: list[Activation] = []
+        activations: list[Activation] = []
         if not settings.sites:
             last = last_layer(subject, target, layouts, call=settings.call)
             settings = replace(settings, sites=(last.site,), call=last.call)
@@ -207,10 +207,10 @@ def made(settings: Settings, subject: Subject, target: Target) -> Map:
                 f"score depends on"
             )
             if last.activation is not None and _is_enough(settings, last.activation):
-                found, scores = [last.activation], last.scores
-        if not found:
-            found, scores = _found(settings, subject, target)
-        return _Making(settings, subject, target, layouts, notes).map(found, scores)
+                activations, scores = [last.activation], last.scores
+        if not activations:
+            activations, scores = _found(settings, subject, target)
+        return _Making(settings, subject, target, layouts, notes).map(activations, scores)
 
 
 def _is_enough(settings: Settings, one: Activation) -> bool:
@@ -291,8 +291,8 @@ class _Making:
                 f"layer {_name(one.site)!r} has negative values; the weights of gradcam++ were "
                 f"derived for what comes after a ReLU"
             )
-        found = self._signed(one, fit, value, scores)
-        return found.relu() if self._settings.is_rectified else found
+        value_map = self._signed(one, fit, value, scores)
+        return value_map.relu() if self._settings.is_rectified else value_map
 
     def _refuse_other_rows(self, one: Activation, layout: Layout, scores: Tensor) -> None:
         value = one.value

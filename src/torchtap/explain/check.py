@@ -155,11 +155,11 @@ class _Checking:
 
     def repeat(self) -> None:
         """Make the map again as it was: measure what it costs, and whether it is the same."""
-        found = self._made()
+        values = self._made()
         self._cost = max(self._last_cost, 1)
-        self._found["repeat"] = _correlations(self.map, found)
+        self._found["repeat"] = _correlations(self.map, values)
         same = torch.allclose(
-            found.values.double(), self.map.values.double(), rtol=1e-3, atol=1e-6, equal_nan=True
+            values.values.double(), self.map.values.double(), rtol=1e-3, atol=1e-6, equal_nan=True
         )
         if same:
             self._found["repeat"] = torch.ones(len(self.map), dtype=torch.float64)
@@ -173,7 +173,7 @@ class _Checking:
             places = self._places
             base = variable.value
             start, end = (base, places.fill) if name == "deletion" else (places.blur, base)
-            found = curve(
+            deletion = curve(
                 variable,
                 places.ground,
                 places.orders,
@@ -184,9 +184,9 @@ class _Checking:
                 after_each=lambda: self._advance(name),
             )
         usable = places.usable
-        scores = found.scores.where(usable[:, None], torch.nan)
-        control = found.control.where(usable[None, :, None], torch.nan)
-        self._found[name] = replace(found, scores=scores, control=control)
+        scores = deletion.scores.where(usable[:, None], torch.nan)
+        control = deletion.control.where(usable[None, :, None], torch.nan)
+        self._found[name] = replace(deletion, scores=scores, control=control)
 
     def _ordered(self, base: Tensor) -> _Places:
         if self.map.num_stacked:
@@ -200,21 +200,21 @@ class _Checking:
         fill, blur = _fills(ground, self.how.baseline)
         controls = [ground.weights(self._shuffled()) for _ in range(self.how.num_controls)]
         orders = Orders.of(ground.weights(self.map), controls, self._generator)
-        return _Places(ground, orders, fill, blur, torch.tensor([not one for one in faults]))
+        return _Places(ground, orders, fill, blur, torch.tensor([not fault for fault in faults]))
 
     def random(self) -> None:
         """Compare with the map of the model with random weights."""
         draws = []
         for number in range(self.how.num_random):
             twin = randomised(self.recipe.subject.model, self._generator)
-            found = self._made(model=twin)
-            if torch.equal(found.scores, self.map.scores):
+            values = self._made(model=twin)
+            if torch.equal(values.scores, self.map.scores):
                 raise InputError(
                     "the copy of the model with random weights gave the same scores: it does not "
                     "use its own parameters"
                 )
-            self._found.setdefault("random_map", found.detached())
-            draws.append(_correlations(self.map, found))
+            self._found.setdefault("random_map", values.detached())
+            draws.append(_correlations(self.map, values))
             self._advance(f"random weights {number + 1}")
         self._found["random_weights"] = torch.stack(draws).nanmean(0)
 
@@ -232,10 +232,10 @@ class _Checking:
         for number in range(self.how.num_noise):
             drawn = torch.rand(base.shape, generator=self._generator, dtype=torch.float64)
             moved = base.detach() + reach * (2 * drawn - 1).to(base)
-            found = self._made(inputs={name: moved})
-            change = (found.values.double().flatten(1) - own).norm(dim=1) / own.norm(dim=1)
+            values = self._made(inputs={name: moved})
+            change = (values.values.double().flatten(1) - own).norm(dim=1) / own.norm(dim=1)
             if worst is None or bool((change > worst).any()):
-                self._found["noisy_map"] = found.detached()
+                self._found["noisy_map"] = values.detached()
             worst = change if worst is None else torch.maximum(worst, change)
             self._advance(f"noise {number + 1}")
         self._found["noise"] = worst
@@ -254,16 +254,16 @@ class _Checking:
     def _made(self, **changes: Any) -> MapValues:
         subject = self.recipe.subject.changed(**changes)
         try:
-            found = self.recipe.make(subject, self.recipe.target)
+            values = self.recipe.make(subject, self.recipe.target)
         finally:
             self._last_cost = subject.num_evals
             self._num_evals += subject.num_evals
-        if found.values.shape != self.map.values.shape:
+        if values.values.shape != self.map.values.shape:
             raise InputError(
-                f"the map made again is {tuple(found.values.shape)} and was "
+                f"the map made again is {tuple(values.values.shape)} and was "
                 f"{tuple(self.map.values.shape)}"
             )
-        return found
+        return values
 
     @contextmanager
     def _counted(self) -> Iterator[None]:

@@ -39,7 +39,7 @@ class Logits:
     def code(self) -> str:
         """Return the code by which a function of the output ``out`` reaches the logits."""
         parts = self.name.split(".") if self.name else []
-        return "out" + "".join(f"[{one}]" if one.isdigit() else f"[{one!r}]" for one in parts)
+        return "out" + "".join(f"[{part}]" if part.isdigit() else f"[{part!r}]" for part in parts)
 
 
 def logits_of(output: Any) -> Logits:
@@ -113,8 +113,8 @@ def class_dim_of(
     by_size = {dim for one in extents_of(modules, inputs) for dim in _dims_by_size(one, shape)}
     by_width = set(_dims_by_width(modules, shape))
     both = by_size & by_width
-    found = both or (by_size | by_width if not (by_size and by_width) else set())
-    return found.pop() if len(found) == 1 else None
+    dims = both or (by_size | by_width if not (by_size and by_width) else set())
+    return dims.pop() if len(dims) == 1 else None
 
 
 def _dims_by_size(extent: Extent, shape: Sequence[int]) -> Iterator[int]:

@@ -128,9 +128,9 @@ class _Trial:
 def _owned_memory(subject: Subject) -> set[int]:
     """Return the memory of parameters, buffers and inputs as they are now."""
     owned = [
-        one
+        tensor
         for module in subject.modules.values()
-        for one in (*module._parameters.values(), *module._buffers.values())
+        for tensor in (*module._parameters.values(), *module._buffers.values())
     ]
     owned += subject.inputs.values()  # The model gets clones, except of those in objects.
     return {storage_id(one) for one in owned if one is not None} - {0}

@@ -37,8 +37,8 @@ from torchtap.hooks.module_hook import (
     TapHook,
     keep_dynamo_out,
 )
-from torchtap.hooks.module_hooks import ModuleHooks
-from torchtap.hooks.site_state import Tap
+from torchtap.hooks.tap import Tap
+from torchtap.hooks.tap_follower import TapFollower
 
 OUTPUT = ("output",)
 
@@ -98,7 +98,7 @@ class SiteProbe:
         self._plan = plan
         self._call = call
         self._reads = reads
-        self._hooks: ModuleHooks[Call] = ModuleHooks(plan)
+        self._hooks: TapFollower[Call] = TapFollower(plan)
         self._may_fuse = may_fuse
         self.marks = self._hooks.marks.keys()
 
@@ -108,7 +108,7 @@ class SiteProbe:
             for tap, module in self._hooks.tapped(self._modules):
                 if tap.filters or self._plan.patterns:  # Marks count while the model runs.
                     enter, leave = _Enter(self, tap, role), _Leave(self, tap, role)
-                    self._hooks.put_on(module, before=enter, after=leave)
+                    self._hooks.put_on(module, pre_hook=enter, post_hook=leave)
             if self._may_fuse:
                 self._hooks.keep_fused_kernels(self._hooks.taps, self._modules)
             if self._plan.patterns:
@@ -127,7 +127,7 @@ class SiteProbe:
     def begin(self) -> None:
         """Number calls from 0 again: the next forward begins."""
         self._hooks.restart()
-        self._hooks.numbering.enter_model()
+        self._hooks.identifier.enter_model()
 
     @contextmanager
     def showing(self, visit: Visitor) -> Iterator[None]:
@@ -147,7 +147,7 @@ class SiteProbe:
         """Show what a module is called with; returns what it is to be called with instead."""
         if tracing_state() is not None:
             return None
-        number, phase = self._hooks.numbering.number(tap, args, kwargs)
+        number, phase = self._hooks.identifier.identify(tap, args, kwargs)
         call = Call(tap, number, phase, depth=3)
         self._hooks.running.stack.append(call)
         if "input" not in tap.filters or not self._is_wanted(call):
@@ -176,7 +176,7 @@ class SiteProbe:
         tap = self._hooks.mark_tap(name) if is_inside else None
         if tap is None or tracing_state() is not None:
             return tensor
-        number, phase = self._hooks.numbering.number(tap, (tensor,), {})
+        number, phase = self._hooks.identifier.identify(tap, (tensor,), {})
         call = Call(tap, number, phase, depth=1)
         return self._put(call, "output", "", tensor) if self._is_wanted(call) else tensor
 

@@ -23,7 +23,7 @@ from torchtap.core.tree import argument_leaves
 from torchtap.explain.logits import class_dim_of
 from torchtap.explain.target import Target, refuse_other_rows
 from torchtap.explain.target_site import value_at
-from torchtap.hooks.guards import HookGuards
+from torchtap.hooks.dynamo_hooks import DynamoHookSetting
 from torchtap.hooks.uncompiled import uncompiled
 
 _NO_INPUTS: Mapping[str, Tensor] = MappingProxyType({})
@@ -143,7 +143,7 @@ class Subject:
 
         Compiled modules run uncompiled, since compiled graphs call no hooks.
         """
-        guards = HookGuards()
+        setting = DynamoHookSetting()
         with ExitStack() as stack:
             stack.enter_context(torch.inference_mode(False))
             stack.enter_context(torch.enable_grad())
@@ -152,8 +152,8 @@ class Subject:
             tables = [module._parameters.values() for module in self.modules.values()]
             params = [one for table in tables for one in table if one is not None]
             stack.enter_context(gradients_set_aside(params))
-            guards.hold()
-            stack.callback(guards.release)
+            setting.hold()
+            stack.callback(setting.release)
             stack.enter_context(walked_once(self.model))
             self._rewind = stack.enter_context(preserved(self.modules, self.args, self.kwargs))
             self._is_fresh = True
@@ -190,10 +190,10 @@ class Subject:
             times: as of :meth:`run`.
         """
         if target.site is None:
-            found = target.scores(self.run(inputs, times=times), self._class_dim)
+            scores = target.scores(self.run(inputs, times=times), self._class_dim)
             if target.is_flat and times == 1:
-                refuse_other_rows(found, self.inputs)
-            return found
+                refuse_other_rows(scores, self.inputs)
+            return scores
         args, kwargs = self._arguments(inputs, times)
         plan = make_plan(self.model, str(target.site))
         return target.scores(value_at(target.site, plan, self.modules, self._called, args, kwargs))
@@ -318,7 +318,7 @@ def _as_batch(args: Sequence[Any]) -> tuple[Any, ...]:
         InputError: they have different sizes.
     """
     pictures = args[0]
-    if len({one.shape for one in pictures}) > 1:
+    if len({picture.shape for picture in pictures}) > 1:
         shown = ", ".join(map(kind_of, pictures[:4]))
         raise InputError(
             f"The model takes a list of pictures, and these have different sizes ({shown}), so "

@@ -108,13 +108,13 @@ class Target:
         return shares.gather(1, _repeated(self.classes, shares)[:, None])[:, 0]
 
     def _called(self, output: Any) -> Tensor:
-        found = self._given(output)
-        if not isinstance(found, Tensor) or not found.is_floating_point() or found.dim() > 1:
+        given = self._given(output)
+        if not isinstance(given, Tensor) or not given.is_floating_point() or given.dim() > 1:
             raise InputError(
-                f"target {self.text} returned {kind_of(found)}; expected a floating tensor with "
+                f"target {self.text} returned {kind_of(given)}; expected a floating tensor with "
                 f"one number, or with one for each row."
             )
-        scores: Tensor = found.reshape(-1)
+        scores: Tensor = given.reshape(-1)
         return scores
 
     def _weighed(self, logits: Tensor) -> Tensor:
@@ -325,7 +325,7 @@ def _way_to_index(logits: Logits, given: Any, class_dim: int | None) -> str:
         places = [-1]  # In text, the position that says what comes next.
     parts = [number, *places] if is_first else [*places, number]
     tuple_text, index = ", ".join(map(str, parts)), f":, {number}" if is_first else f"..., {number}"
-    at = "the last position" if places == [-1] else _place_text([[one] for one in places])
+    at = "the last position" if places == [-1] else _place_text([[place] for place in places])
     shown = str(dims) if len(dims) > 1 else str(dims[0])
     return (
         f"{head}further dimension, as in target=({tuple_text}) for class {number} at {at}, or a "

@@ -84,10 +84,10 @@ def refuse_unknown(model: nn.Module, given: Collection[str], what: str, own: Seq
     except (AttributeError, TypeError, ValueError):  # No module, or compiled code.
         return
     if model._forward_pre_hooks_with_kwargs or any(
-        one.kind is one.VAR_KEYWORD for one in parameters
+        parameter.kind is parameter.VAR_KEYWORD for parameter in parameters
     ):
         return  # Hooks may take keywords away.
-    taken = {one.name for one in parameters}
+    taken = {parameter.name for parameter in parameters}
     for name in given:
         if name not in taken:
             raise InputError(

@@ -14,7 +14,7 @@
   the tensors of the operation and what made them (:mod:`~torchtap.failures.operands`,
   :mod:`~torchtap.failures.assignments`), and its source
   (:mod:`~torchtap.failures.parsed_source`).
-- :mod:`~torchtap.failures.call_numbers`: which call of a module it was, of several.
+- :mod:`~torchtap.failures.failed_call`: which call of a module it was, of several.
 - :mod:`~torchtap.failures.graph_reading`, :mod:`~torchtap.failures.writes`,
   :mod:`~torchtap.failures.graph_cuts`, :mod:`~torchtap.failures.gradients_read`: what the autograd
   graph and the source say of a backward that failed.

@@ -13,8 +13,8 @@ from torchtap.core.errors import TorchtapError
 from torchtap.core.source_files import is_of_library, shown_file
 from torchtap.core.text import clean, wrap
 from torchtap.core.torch_private import without_torch_functions
-from torchtap.failures.call_numbers import call_number
 from torchtap.failures.catalogue import SITUATIONS
+from torchtap.failures.failed_call import which_call
 from torchtap.failures.failure import Explanation, Failure, place_of
 from torchtap.failures.message_patterns import KnownMessage, is_from_torch, recognise
 from torchtap.failures.traceback_frame import forget
@@ -68,14 +68,14 @@ def explain(
 ) -> tuple[Failure, KnownMessage | None, Explanation | None]:
     """Return the failure of an exception, the message that was recognised, and what it means."""
     failure = Failure(error, model)
-    found = recognise(failure)
-    if found is None:
+    known = recognise(failure)
+    if known is None:
         return failure, None, None
-    return failure, found, SITUATIONS[found.name](failure, found.match)
+    return failure, known, SITUATIONS[known.name](failure, known.match)
 
 
 def _note(error: BaseException, model: nn.Module | None) -> str:
-    """The note of one exception; empty if it gets none."""
+    """Return the note of one exception; empty if it gets none."""
     if not isinstance(error, Exception) or isinstance(error, TorchtapError):
         return ""
     try:
@@ -95,7 +95,7 @@ def _note(error: BaseException, model: nn.Module | None) -> str:
 
 
 def note_of(failure: Failure, explanation: Explanation | None) -> str:
-    """The note: what happened, where, with what, and the ways out."""
+    """Return the note: what happened, where, with what, and the ways out."""
     if explanation is None:
         explanation = Explanation(
             "this error of PyTorch is not in the catalogue; below is where it was raised.", ()
@@ -111,13 +111,13 @@ def note_of(failure: Failure, explanation: Explanation | None) -> str:
 
 
 def _rows(failure: Failure, explanation: Explanation) -> Iterator[tuple[str, str]]:
-    """The place: module, call, operation and line, as far as they are known."""
+    """Yield the place: module, call, operation and line, as far as they are known."""
     user = failure.user
     module = explanation.module or failure.names.module(failure.module)
     if module:
         yield "module", module
     if failure.call:
-        yield "call", ", ".join(filter(None, (failure.call, call_number(failure))))
+        yield "call", ", ".join(filter(None, (failure.call, which_call(failure))))
     compiled = _FROM_USER.search(failure.text)
     if compiled is not None:
         yield (
@@ -128,7 +128,7 @@ def _rows(failure: Failure, explanation: Explanation) -> Iterator[tuple[str, str
         yield "line", place_of(user)
     if "in DataLoader worker process" in failure.text.partition("\n")[0]:
         yield from _line_of_worker(failure.text)
-    outermost = next((one for one in failure.frames if one.is_user), None)
+    outermost = next((frame for frame in failure.frames if frame.is_user), None)
     if outermost is not None and outermost is not user:
         yield "from", place_of(outermost)
     if failure.operation and (user is None or failure.operation not in user.text):
@@ -137,7 +137,7 @@ def _rows(failure: Failure, explanation: Explanation) -> Iterator[tuple[str, str
 
 
 def _line_of_worker(text: str) -> Iterator[tuple[str, str]]:
-    """The innermost line of the program in what a worker of a DataLoader raised."""
+    """Yield the innermost line of the program in what a worker of a DataLoader raised."""
     lines = [one.groups() for one in _LINE.finditer(text) if not is_of_library(one["file"])]
     for file, line, name, source in lines[-1:]:
         yield "in worker", f"{shown_file(file)}:{line}, in {name}: {source.strip()}"

@@ -23,6 +23,8 @@ _METHODS = {
 }
 _MAKERS = {
     "tensor": "Use the tensor itself, or torch.stack: torch.tensor(...) copies values alone.",
+    "FloatTensor": "Use the tensor itself, or torch.stack: torch.FloatTensor(...) copies values.",
+    "Tensor": "Use the tensor itself, or torch.stack: torch.Tensor(...) copies values alone.",
     "from_numpy": "Stay in PyTorch: an array of numpy has no graph.",
 }
 _WHOLE_AGAIN = ("float", "double", "half", "bfloat16", "to", "type")
@@ -58,12 +60,12 @@ class GraphCut(NamedTuple):
 
 
 def cuts_in(failure: Failure) -> list[GraphCut]:
-    """The places that cut in the running functions and in forwards, modules' own first.
+    """Return the places that cut in the running functions and in forwards, modules' own first.
 
     Where some are on the way to the tensor, these alone; else what may be.
     """
-    found = list(_every_cut(failure))
-    chosen = [one for one in found if one.is_on_way] or found
+    cuts = list(_every_cut(failure))
+    chosen = [cut for cut in cuts if cut.is_on_way] or cuts
     first: dict[str, GraphCut] = {}
     for one in chosen:
         first.setdefault(one.text, one)
@@ -74,13 +76,16 @@ def _every_cut(failure: Failure) -> Iterator[GraphCut]:
     for file, first, last, module in _ranges(failure):
         nodes = ast.walk(source_tree(file) or ast.Module([], []))
         inside = [one for one in nodes if first <= getattr(one, "lineno", 0) <= last]
+        # A forward of a module counts by what it returns; a running function by the line where it
+        # stands.
         on_way = _way_of(inside, 0 if module else last)
         for node in inside:
             cut = _cut(node, file)
             if cut is not None:
                 at, source, way, is_mode = f"{shown_file(file)}:{node.lineno}", *cut  # type: ignore[attr-defined]
+                # A mode cuts all that is computed inside its block.
                 parts = ast.walk(node) if is_mode else (node,)
-                is_on_way = any(id(one) in on_way for one in parts)
+                is_on_way = any(id(part) in on_way for part in parts)
                 yield GraphCut(f"{at}: {source}", way, module, is_mode, is_on_way)
 
 
@@ -93,20 +98,21 @@ def _way_of(inside: Sequence[ast.AST], last: int) -> set[int]:
         one.value for one in inside if isinstance(one, ast.Return) and one.value and not last
     ]
     todo += [one for one in inside if isinstance(one, ast.expr) and one.lineno == last]
-    found: set[int] = set()
+    nodes: set[int] = set()
     names: set[str] = set()
     while todo:
         for node in ast.walk(todo.pop()):
             if isinstance(node, ast.expr):  # Contexts are one object for all.
-                found.add(id(node))
+                nodes.add(id(node))
+            # Each name once: x = f(x) would lead to itself.
             if isinstance(node, ast.Name) and node.id not in names:
                 names.add(node.id)
                 todo += _given_to(node.id, inside)
-    return found
+    return nodes
 
 
 def _given_to(name: str, inside: Sequence[ast.AST]) -> Iterator[ast.AST]:
-    """The values that a name is given in a function."""
+    """Yield the values that a name is given in a function."""
     for node in inside:
         targets: list[ast.expr] = []
         if isinstance(node, ast.Assign):
@@ -131,22 +137,22 @@ def without_grad(failure: Failure) -> str:
 
 
 def modules_at(failure: Failure, file: str, line: int) -> list[nn.Module]:
-    """The modules whose forward holds a line."""
-    found = []
+    """Return the modules whose forward holds a line."""
+    at_line = []
     for kind, modules in _classes(failure).items():
         where, first, last = _lines_of(kind.forward)
         if where == file and first <= line <= last:
-            found += modules
-    return found
+            at_line += modules
+    return at_line
 
 
 def _classes(failure: Failure) -> dict[type[nn.Module], list[nn.Module]]:
-    """The classes of modules that the program wrote itself, with their modules."""
-    found: dict[type[nn.Module], list[nn.Module]] = {}
+    """Return the classes of modules that the program wrote itself, with their modules."""
+    by_class: dict[type[nn.Module], list[nn.Module]] = {}
     for _, module in failure.names.modules():
         if not type(module).__module__.startswith("torch."):
-            found.setdefault(type(module), []).append(module)
-    return found
+            by_class.setdefault(type(module), []).append(module)
+    return by_class
 
 
 def _lines_of(function: Callable[..., Any] | None) -> tuple[str, int, int]:
@@ -165,11 +171,19 @@ def _ranges(failure: Failure) -> Iterator[tuple[str, int, int, str]]:
         for method in (kind.forward, getattr(kind, "training_step", None)):
             file, first, last = _lines_of(method)
             if file and not is_of_library(file):
-                yield file, first, last, ", ".join(failure.names.module(one) for one in modules[:3])
+                yield (
+                    file,
+                    first,
+                    last,
+                    ", ".join(failure.names.module(module) for module in modules[:3]),
+                )
     for frame in reversed(failure.frames):
         if frame.is_user and frame.function is not None:
             decorators = getattr(frame.function, "decorator_list", ())
-            lines = [getattr(frame.function, "lineno", 1), *(one.lineno for one in decorators)]
+            lines = [
+                getattr(frame.function, "lineno", 1),
+                *(decorator.lineno for decorator in decorators),
+            ]
             yield frame.file, min(lines), frame.line, ""
 
 
@@ -177,7 +191,7 @@ def _cut(node: ast.AST, file: str) -> tuple[str, str, bool] | None:
     """Return a cut's text, the way out, and whether it is a mode; ``None`` if there is none."""
     modes: list[tuple[str, ast.expr]] = []
     if isinstance(node, ast.With | ast.AsyncWith):
-        modes = [("with ", one.context_expr) for one in node.items]
+        modes = [("with ", item.context_expr) for item in node.items]
     elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         modes = [("@", one) for one in node.decorator_list]
     for head, one in modes:
@@ -199,23 +213,24 @@ def _way_of_checkpoint(node: ast.AST) -> str:
     name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
     if name not in ("checkpoint", "checkpoint_sequential"):
         return ""
-    given = [one.value for one in node.keywords if one.arg == "use_reentrant"]  # type: ignore[attr-defined]
+    given = [keyword.value for keyword in node.keywords if keyword.arg == "use_reentrant"]  # type: ignore[attr-defined]
     is_on = bool(given) and getattr(given[0], "value", None) is True
     return _CHECKPOINT if is_on else ""
 
 
 def _way_of_call(node: ast.Call, called: ast.Attribute) -> str:
-    """The way out of a call that cuts the graph; empty if it does not."""
+    """Return the way out of a call that cuts the graph; empty if it does not."""
     name, base = called.attr, called.value
     is_made = isinstance(base, ast.Name) and base.id == "torch" and name in _MAKERS
     if is_made and node.args and not isinstance(node.args[0], ast.Constant | ast.List):
         return _MAKERS[name]
     if name in _WHOLE_AGAIN and _is_whole(base):
         return _COMPUTED
+    # With a variable as argument it is not known whether it switches off.
     if name == "set_grad_enabled" and getattr((node.args or [base])[0], "value", 1) is False:
         return _MODES["no_grad"].replace("no_grad()", f"{name}(False)")
     is_first = name == "grad" and written(base).endswith("autograd")
-    if is_first and "create_graph" not in {one.arg for one in node.keywords}:
+    if is_first and "create_graph" not in {keyword.arg for keyword in node.keywords}:
         return _FIRST
     return _METHODS.get(name, "")
 

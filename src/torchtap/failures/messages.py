@@ -20,7 +20,7 @@ PATTERNS: dict[str, str] = {
     r"",
     "differentiated once": r"trying to differentiate twice a function that was marked with "
     r"@once_differentiable",
-    "no derivative": r"derivative for (?P<op>\S+) is not implemented",
+    "no derivative": r"(the )?derivative for '?(?P<op>[^\s']+)'? is not implemented",
     "function gave another shape": r"Function (?P<node>\w+) returned an invalid gradient at index "
     r"(?P<at>\d+) - got (?P<given>\[.*?\]) but expected shape compatible with (?P<wanted>\[.*?\])",
     "function gave another number": r"function (?P<node>\w+) returned an incorrect number of "
@@ -123,9 +123,10 @@ PATTERNS: dict[str, str] = {
     "devices": r"Expected all tensors to be on the same device|Tensor on device (?P<given>[\w:]+) "
     r"is not on the expected device (?P<wanted>[\w:]+)!",
     "dtypes of a product": r"mat1 and mat2 must have the same dtype, but got (?P<a>\w+) and "
-    r"(?P<b>\w+)|expected m1 and m2 to have the same dtype, but got: (?P<c>\S+) != (?P<d>\S+)",
-    "dtypes of a convolution": r"Input type \((?P<a>[\w. ]+)\) and (weight|bias) type \((?P<b>[\w. "
-    r"]+)\) should be the same",
+    r"(?P<b>\w+)|expected m1 and m2 to have the same dtype, but got: (?P<c>[\w: ]+?) != "
+    r"(?P<d>[\w: ]+)",
+    "dtypes of a convolution": r"Input type \((?P<a>[\w.: ]+)\) and (weight|bias) type \("
+    r"(?P<b>[\w.: ]+)\) should be the same",
     "mixed dtypes": r"mixed dtype \(CPU\): all inputs must share same datatype",
     "index dtype": r"Expected tensor for argument #\d+ 'indices' to have one of the following "
     r"scalar types: Long, Int; but got torch\.(?P<given>\w+) instead",

@@ -26,9 +26,11 @@ CHECKS: dict[str, str] = {
     r"'(?P<device>[^']*)'",
     # ------------------------------------------------------------------ indices and masks
     "sizes of a split": r"split_with_sizes expects split_sizes to sum exactly to (?P<given>\d+)",
-    "more than there are": r"selected index k out of range",
+    "more than there are": r"selected index k out of range|kthvalue\(\): selected number k out of "
+    r"range",
     "mask of numbers": r"masked_fill_? only supports boolean masks, but got mask with dtype "
-    r"(?P<given>\w+)|where expected condition to be a boolean tensor, but got a tensor with dtype "
+    r"(?P<given>\w+)|masked_select: expected BoolTensor for mask|where expected condition to be a "
+    r"boolean tensor, but got a tensor with dtype "
     r"(?P<other>\w+)",
     "values of an index": r"shape mismatch: value tensor of shape (?P<given>\[.*?\]) cannot be "
     r"broadcast to indexing result of shape (?P<wanted>\[.*?\])",
@@ -47,7 +49,8 @@ CHECKS: dict[str, str] = {
     "member of a sequential": r"(?P<kind>[\w.]+) is not a Module subclass",
     "groups that do not divide": r"num_channels \((?P<num>\d+)\) must be divisible by num_groups "
     r"\((?P<groups>\d+)\)",
-    "share that is none": r"dropout probability has to be between 0 and 1, but got (?P<given>\S+)",
+    "share that is none": r"dropout probability has to be between 0 and 1, but got (?P<given>\S+)|"
+    r"dropout should be a number in range \[0, 1\]",
     "more steps than planned": r"Tried to step (?P<step>\d+) times\. The specified number of total "
     r"steps is (?P<total>\d+)",
     "no method": r"'torch\.(dtype|Size|device)' object is not callable",
@@ -60,9 +63,8 @@ CHECKS: dict[str, str] = {
     "tensors of a data set": r"Size mismatch between tensors",
     "lengths of a split": r"Sum of input lengths does not equal the length of the input dataset",
     "order of a sampler": r"sampler option is mutually exclusive with shuffle",
-    "file that is none": r"(Ran out of input|pop from empty list|PytorchStreamReader failed "
-    r"reading "
-    r"zip archive|unexpected EOF|)$",
+    "file that is none": r"(Ran out of input|pop from empty list|unexpected EOF|)$|"
+    r"PytorchStreamReader failed reading zip archive|invalid load key, ",
     # ------------------------------------------------------------------ losses and distributions
     "weight of classes": r"weight tensor should be defined either for all (?P<num>\d+) classes or "
     r"no "

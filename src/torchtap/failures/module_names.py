@@ -46,9 +46,9 @@ class Names:
         self._states: dict[int, NamedState] = {}
         num_trained = sum(
             any(
-                one is not None
+                parameter is not None
                 for inner in every_module(root)
-                for one in inner._parameters.values()
+                for parameter in inner._parameters.values()
             )
             for _, root in self.models
         )
@@ -56,6 +56,7 @@ class Names:
             head = f"{label}." if label and num_trained > 1 else ""
             for path, module in modules_of(root)[0].items():
                 name = f"{head}{path}" if path else head.rstrip(".")
+                # setdefault: a module that two models share has the name of the first.
                 self._paths.setdefault(id(module), (name, module))
                 self._variables.setdefault(id(module), (label or "model", path))
                 for leaf, tensor in (*module._parameters.items(), *module._buffers.items()):
@@ -71,7 +72,7 @@ class Names:
         return self._paths[id(module)][0] if module in self else None
 
     def module(self, module: nn.Module | None) -> str:
-        """A module in a sentence: ``blocks.0.fc (Linear)``; empty of none."""
+        """Return a module in a sentence: ``blocks.0.fc (Linear)``; empty of none."""
         if module is None:
             return ""
         kind = type(module).__name__
@@ -84,48 +85,49 @@ class Names:
         return f"the {kind} itself" if variable == "model" else f"{variable} ({kind})"
 
     def variable(self, module: nn.Module | None) -> str:
-        """A module as the program would write it: ``net.blocks[0].fc``."""
+        """Return a module as the program would write it: ``net.blocks[0].fc``."""
         variable, path = self._variables.get(id(module), ("module", ""))
         parts = (f"[{part}]" if part.isdigit() else f".{part}" for part in path.split(".") if part)
         return variable + "".join(parts)
 
     def modules(self) -> Iterator[tuple[str, nn.Module]]:
-        """All modules with their paths."""
+        """Yield all modules with their paths."""
         yield from self._paths.values()
 
     def state(self, tensor: object) -> NamedState | None:
         """The parameter or buffer that a value is, or is a view of; ``None`` if it is neither."""
-        found = self._states.get(id(tensor))
-        if found is None and isinstance(tensor, Tensor) and not tensor.is_inference():
-            found = self._states.get(id(tensor._base)) if tensor._is_view() else None
-        return found
+        named = self._states.get(id(tensor))
+        if named is None and isinstance(tensor, Tensor) and not tensor.is_inference():
+            # weight.t() is a view that a layer makes for one operation.
+            named = self._states.get(id(tensor._base)) if tensor._is_view() else None
+        return named
 
     def holder(self, tensor: object) -> str:
         """The module that a parameter or buffer belongs to, in a sentence; empty of others."""
-        found = self.state(tensor)
-        return "" if found is None else self.module(found.module)
+        named = self.state(tensor)
+        return "" if named is None else self.module(named.module)
 
 
 def _models(frames: Sequence[TracebackFrame]) -> list[tuple[str, nn.Module]]:
-    """The modules that frames hold, without those that stand in another of them."""
-    found: dict[int, tuple[str, nn.Module]] = {}
+    """Return the modules that frames hold, without those that stand in another of them."""
+    models: dict[int, tuple[str, nn.Module]] = {}
     for frame in frames:
         for name, value in [("", frame.module)] if frame.is_torch else _held(frame):
             is_made = isinstance(value, nn.Module) and "_modules" in vars(value)
-            if is_made and len(found) < _MOST_MODELS:
+            if is_made and len(models) < _MOST_MODELS:
                 module = unwrapped(value)  # type: ignore[arg-type]
-                found.setdefault(id(module), (name, module))
+                models.setdefault(id(module), (name, module))
     inner: set[int] = set()
     # A module that torchtap made of a model comes last: the program has a name for the model.
-    ours = {key: type(one).__module__.startswith("torchtap.") for key, (_, one) in found.items()}
-    for key in sorted(found, key=lambda key: ours[key]):
-        module = found[key][1]
+    ours = {key: type(one).__module__.startswith("torchtap.") for key, (_, one) in models.items()}
+    for key in sorted(models, key=lambda key: ours[key]):
+        module = models[key][1]
         inside = {id(one) for one in every_module(module) if one is not module}
-        if ours[key] and not inside.isdisjoint(found.keys() - inner):
+        if ours[key] and not inside.isdisjoint(models.keys() - inner):
             inner.add(key)
         elif key not in inner:  # What stands in it stands in what holds it, too.
             inner |= inside
-    return [one for key, one in found.items() if key not in inner]
+    return [one for key, one in models.items() if key not in inner]
 
 
 def _held(frame: TracebackFrame) -> Iterator[tuple[str, object]]:

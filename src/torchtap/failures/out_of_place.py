@@ -16,13 +16,13 @@ def statement_of(frame: TracebackFrame) -> ast.stmt | None:
     function = frame.function
     if function is None:
         return None
-    found = [
+    statements = [
         one
         for one in ast.walk(function)
         if isinstance(one, ast.stmt) and not hasattr(one, "body")
         if one.lineno <= frame.line <= (one.end_lineno or one.lineno)
     ]
-    return found[-1] if found else None
+    return statements[-1] if statements else None
 
 
 def statement_at(file: str, line: int) -> ast.stmt | None:
@@ -67,7 +67,8 @@ def called_out_of_place(call: ast.AST | None) -> str:
 
 
 def _without_underscores(call: ast.Call) -> tuple[ast.Call | None, ast.expr]:
-    """A chain of calls in place as one out of place, and what it begins at."""
+    """Return a chain of calls in place as one out of place, and what it begins at."""
+    # Trees are cached for all notes, so none is changed.
     changed = copy.deepcopy(call)
     node: ast.expr = changed
     while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):

@@ -52,12 +52,12 @@ class Write(NamedTuple):
 
 
 def writes_in(file: str) -> Iterator[Write]:
-    """All places of a file that look as if they wrote into a tensor."""
+    """Yield all places of a file that look as if they wrote into a tensor."""
     tree = source_tree(file)
     for node in ast.walk(tree) if tree is not None else ():
-        found = _written(node)
-        if found is not None and isinstance(node, ast.stmt | ast.expr):
-            kind, target = found
+        written_to = _written(node)
+        if written_to is not None and isinstance(node, ast.stmt | ast.expr):
+            kind, target = written_to
             yield Write(line_of(node, file), kind, target, file, node.lineno)
 
 
@@ -66,7 +66,7 @@ def _written(node: ast.AST) -> tuple[str, ast.expr] | None:
         kind = _OPERATORS.get(type(node.op))
         return None if kind is None else (kind, node.target)
     if isinstance(node, ast.Assign):
-        inner = [one for one in node.targets if isinstance(one, ast.Subscript)]
+        inner = [target for target in node.targets if isinstance(target, ast.Subscript)]
         return (_ANY_WRITE, inner[0].value) if inner else None
     if isinstance(node, ast.Call):
         return _written_by_call(node)
@@ -75,11 +75,11 @@ def _written(node: ast.AST) -> tuple[str, ast.expr] | None:
 
 def _written_by_call(node: ast.Call) -> tuple[str, ast.expr] | None:
     name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-    in_place = [one for one in node.keywords if one.arg == "inplace"]
+    in_place = [keyword for keyword in node.keywords if keyword.arg == "inplace"]
     is_on = bool(in_place) and getattr(in_place[0].value, "value", False) is True
     if is_on and node.args and name[:1].islower():  # nn.ReLU(inplace=True) writes when called.
         return _camel(name), node.args[0]
-    out = [one.value for one in node.keywords if one.arg == "out"]
+    out = [keyword.value for keyword in node.keywords if keyword.arg == "out"]
     if out:
         return _camel(name), out[0]
     if not name.endswith("_") or name.endswith("__") or name == "requires_grad_":
@@ -102,7 +102,7 @@ def writer_of(
     names: Names,
     since: int,
 ) -> tuple[str, list[Write]]:
-    """The places that have overwritten a tensor, or may have.
+    """Return the places that have overwritten a tensor, or may have.
 
     Args:
         tensor: what was overwritten, if it is still there.
@@ -115,6 +115,7 @@ def writer_of(
         how certain it is (``written by``, ``perhaps by`` or ``one of``), and the places.
     """
     recorded = [] if tensor is None else recorded_writes(tensor, since=since)
+    # By certainty: what was seen, what autograd's node names, what ran for certain, what may have.
     if recorded:
         return CERTAIN, [_seen(one, names) for one in recorded]
     placed = None if writer is None else place_of_node(writer, names)[1]
@@ -126,18 +127,20 @@ def writer_of(
         return CERTAIN, certain
     kind = "" if writer is None else operation(writer)
     modules = [one for _, one in names.modules() if _is_in_place(one)]
-    alike = [one for one in modules if type(one).__name__.lower() == kind.lower()]
+    alike = [module for module in modules if type(module).__name__.lower() == kind.lower()]
     fitting = [
         one
         for file in _files(frames, names)
         for one in writes_in(file)
+        # x[i] = y may be a copy_, an index_put_ or a fill_: its source fits any of them.
         if kind in ("", _ANY_WRITE, one.operation) or one.operation == _ANY_WRITE
         if not _is_no_tensor(one, frames, names)
     ]
     fitting.sort(key=_is_far(frames, names))  # The note has room for some.
-    found = [*(_of_module(one, names) for one in alike), *(one for one, _ in known), *fitting]
-    found = list({one.text: one for one in found}.values())
-    return "perhaps by" if len(found) == 1 else "one of", found
+    writers = [*(_of_module(one, names) for one in alike), *(one for one, _ in known), *fitting]
+    # A module's forward may be found by several ways.
+    writers = list({one.text: one for one in writers}.values())
+    return "perhaps by" if len(writers) == 1 else "one of", writers
 
 
 def _is_in_place(module: nn.Module) -> bool:
@@ -149,7 +152,7 @@ def _of_module(module: nn.Module, names: Names) -> Write:
 
 
 def _seen(write: WriteAt, names: Names) -> Write:
-    """A write that was recorded, in words."""
+    """Return a write that was recorded, in words."""
     at = f"{shown_file(write.file)}:{write.line}"
     if write.compiled:
         text = f"{write.compiled} ({at}), which torch.compile compiled: its lines are not recorded"
@@ -169,6 +172,7 @@ def _known_writes(
             continue
         for one in writes_in(frame.file):
             target = one.target if _is_of(frame, one, frame.line) else None
+            # x[0][1] += 1 writes into the memory of x.
             while isinstance(target, ast.Subscript):
                 target = target.value
             value = None if target is None else frame.value_of(target)
@@ -202,6 +206,7 @@ def _is_no_tensor(write: Write, frames: Sequence[TracebackFrame], names: Names) 
 def _is_far(frames: Sequence[TracebackFrame], names: Names) -> Callable[[Write], bool]:
     """Return a test whether a write stands in no running function, and in no method of a module."""
     kinds = {type(one) for _, one in names.modules()}
+    # All methods: a forward may write by a helper of its class.
     codes = [getattr(one, "__code__", None) for kind in kinds for one in vars(kind).values()]
     ranges = [
         (code.co_filename, code.co_firstlineno, max(line for _, _, line in code.co_lines() if line))
@@ -218,7 +223,7 @@ def _is_far(frames: Sequence[TracebackFrame], names: Names) -> Callable[[Write],
 def _files(frames: Sequence[TracebackFrame], names: Names) -> Iterable[str]:
     """Files of the program: those of its running functions, and of its modules."""
     kinds = [type(one) for _, one in names.modules()]
-    own = (one for one in kinds if not one.__module__.startswith("torch."))
+    own = (kind for kind in kinds if not kind.__module__.startswith("torch."))
     codes = [frame.code for frame in frames if not frame.is_torch]
     codes += filter(None, (code_of(inspect.unwrap(one.forward)) for one in own))
     return dict.fromkeys(code.co_filename for code in codes)

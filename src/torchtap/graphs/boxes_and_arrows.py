@@ -118,9 +118,9 @@ def make_picture(
         tops = _chunks(root.children, limit)
     boxes = _Boxes(cut)
     boxes.add_all(tops, 0)
-    found = [one for one in _arrows(arrows, boxes.of_node) if not _repeats(one, boxes.frames)]
+    drawn = [arrow for arrow in _arrows(arrows, boxes.of_node) if not _repeats(arrow, boxes.frames)]
     said = [*notes, *_more(cut.depth, deepest, depth, is_chunked=tops is not root.children)]
-    return Picture(title, tuple(boxes.boxes), tuple(found), tuple(boxes.frames), tuple(said))
+    return Picture(title, tuple(boxes.boxes), tuple(drawn), tuple(boxes.frames), tuple(said))
 
 
 def _more(shown: int, deepest: int, asked: int | None, *, is_chunked: bool) -> Iterator[str]:
@@ -244,7 +244,7 @@ class _Boxes:
 
 def _unfolded(parts: Sequence[Part]) -> list[Part]:
     """Return parts and their copies in the order in which they ran."""
-    every = [one for part in parts for one in (part, *part.copies)]
+    every = [copy for part in parts for copy in (part, *part.copies)]
     return sorted(every, key=lambda part: part.number)
 
 
@@ -373,12 +373,14 @@ def _repeats(arrow: Arrow, frames: Sequence[Frame]) -> bool:
 
 
 def _arrows(edges: Iterable[Edge], boxes: Mapping[int, int]) -> list[Arrow]:
-    found: dict[tuple[int, int], dict[TensorType, None]] = {}
+    types_between: dict[tuple[int, int], dict[TensorType, None]] = {}
     for edge in edges:
         start, end = boxes.get(edge.source), boxes.get(edge.target)
         if start is None or end is None or start == end:
             continue
-        types = found.setdefault((start, end), {})
+        types = types_between.setdefault((start, end), {})
         if edge.type is not None:
             types[edge.type] = None
-    return [Arrow(start, end, tuple(types)) for (start, end), types in sorted(found.items())]
+    return [
+        Arrow(start, end, tuple(types)) for (start, end), types in sorted(types_between.items())
+    ]

@@ -81,10 +81,10 @@ class Cuts:
 
     def notes(self) -> Iterator[str]:
         """Yield a sentence on what cuts gradients off in a watched forward."""
-        found = [one for one in self.operations or () if one.reason not in ("", INSIDE)]
-        if found:
-            several = f", and {len(found) - 1} more" if len(found) > 1 else ""
-            where = replace(found[0], line=PurePath(found[0].line).name)
+        cuts = [one for one in self.operations or () if one.reason not in ("", INSIDE)]
+        if cuts:
+            several = f", and {len(cuts) - 1} more" if len(cuts) > 1 else ""
+            where = replace(cuts[0], line=PurePath(cuts[0].line).name)
             yield (
                 f"gradients are cut off: {_describe(where)}{several}; why_no_grad(parameter) "
                 f"tells which of them matter"

@@ -54,8 +54,8 @@ class Made(Generic[Known]):
 
     def get(self, tensor: Tensor) -> Known | None:
         """Return what is known of a tensor, ``None`` for nothing."""
-        found = self._by_id.get(id(tensor))
-        return found[1] if found is not None and found[0]() is tensor else None
+        known = self._by_id.get(id(tensor))
+        return known[1] if known is not None and known[0]() is tensor else None
 
 
 class GradientFlow:
@@ -81,7 +81,7 @@ class GradientFlow:
 
     def params_among(self, tensors: Iterable[Tensor]) -> list[str]:
         """Return the names of the parameters that are among tensors."""
-        return [self._params[id(one)] for one in tensors if id(one) in self._params]
+        return [self._params[id(tensor)] for tensor in tensors if id(tensor) in self._params]
 
     def note(
         self, name: str, inputs: Sequence[Taken], given: Sequence[Tensor], path: str, line: str
@@ -144,15 +144,15 @@ class GradientFlow:
         for before in map(self._inside.get, tensors):
             sources += () if before is None else before.sources
         if sources and name not in _NO_VALUES:
-            found = Operation(name, tuple(dict.fromkeys(sources)), False, UNMARKED, path, line)
+            operation = Operation(name, tuple(dict.fromkeys(sources)), False, UNMARKED, path, line)
             for one in given:
-                self._inside[one] = found
+                self._inside[one] = operation
 
     def note_unmarked(self, tensor: Tensor) -> None:
         """Note that a used tensor was cut off, if a custom function made it without a graph."""
-        found = self._inside.get(tensor)
-        if found is not None and not tensor.requires_grad and found not in self.operations:
-            self.operations.append(found)
+        operation = self._inside.get(tensor)
+        if operation is not None and not tensor.requires_grad and operation not in self.operations:
+            self.operations.append(operation)
 
 
 def _why_cut(name: str, given: Sequence[Tensor]) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torchtap.core.did_you_mean import did_you_mean
 from torchtap.core.errors import InputError, MissingExtraError
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 AUTOGRAD, EXECUTION = "autograd", "execution"
-SUFFIXES = (".svg", ".png", ".pdf", ".dot", ".md", ".mmd", ".json", ".html")
 _MOST_ROWS = 24
 
 
@@ -69,6 +68,10 @@ class Graph(Printed):
         flowchart TD
     """
 
+    endings: ClassVar[Sequence[str]] = (
+        *(".svg", ".png", ".pdf", ".dot", ".md", ".mmd", ".json", ".html"),
+    )
+    """Endings of the files that :meth:`save` writes."""
     kind: str
     title: str
     nodes: tuple[Node, ...]
@@ -124,7 +127,7 @@ class Graph(Printed):
             InputError: there is none; the message names what is near.
         """
         inside = f"{name}."
-        found = tuple(
+        nodes = tuple(
             node
             for node in self.nodes
             if fnmatchcase(node.name, name)
@@ -133,11 +136,11 @@ class Graph(Printed):
                 for path in (node.path, *node.path.split(AND))
             )
         )
-        if not found:
+        if not nodes:
             known = dict.fromkeys(one for node in self.nodes for one in (node.name, node.path))
             near = did_you_mean(name, [one for one in known if one])
             raise InputError(f"The graph has no node of the name or path {name!r}{near}")
-        return found
+        return nodes
 
     def why_no_grad(self, parameter: str | Tensor) -> str:
         """Return why a backward of this graph gives a parameter no gradient, or that it gives one.
@@ -240,8 +243,8 @@ class Graph(Printed):
         """
         path = Path(path)
         kind = path.suffix.lower()
-        if kind not in SUFFIXES:
-            raise InputError(f"{path} ends in {kind!r}; expected one of {', '.join(SUFFIXES)}.")
+        if kind not in self.endings:
+            raise InputError(f"{path} ends in {kind!r}; expected one of {', '.join(self.endings)}.")
         if kind in (".png", ".pdf"):
             self.figure(depth=depth, theme=theme).savefig(path)
             return path
@@ -264,10 +267,10 @@ class Graph(Printed):
         return {
             "kind": self.kind,
             "title": self.title,
-            "nodes": [_plain(one) for one in self.nodes],
-            "edges": [_plain(one) for one in self.edges],
-            "calls": [_plain(one) for one in self.calls],
-            "roots": [_plain(one) for one in self.roots],
+            "nodes": [_plain(node) for node in self.nodes],
+            "edges": [_plain(edge) for edge in self.edges],
+            "calls": [_plain(call) for call in self.calls],
+            "roots": [_plain(root) for root in self.roots],
             "saved_nbytes": self.saved_nbytes,
             "notes": list(self.notes),
             "error": self.error,
@@ -291,7 +294,8 @@ class Graph(Printed):
         if self.kind == AUTOGRAD:
             order = _forward_order(self.nodes, self.edges)
             arrows = [
-                Edge(one.target, one.source, one.output, one.slot, one.type) for one in self.edges
+                Edge(edge.target, edge.source, edge.output, edge.slot, edge.type)
+                for edge in self.edges
             ]
             for number, end in enumerate(self.roots, len(self.nodes)):
                 order.append(Node(number, "output", OUTPUT, end.name, types=(end.type,)))

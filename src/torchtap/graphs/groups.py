@@ -90,7 +90,7 @@ def _owners(nodes: Sequence[Node], edges: Sequence[Edge]) -> dict[int, str]:
     users: dict[int, list[int]] = {}
     for edge in edges:
         users.setdefault(edge.target, []).append(edge.source)
-    found: dict[int, Counter[str]] = {}
+    counts: dict[int, Counter[str]] = {}
     for leaf in nodes:
         # The path of a parameter that no model named is empty, and one that is shared has several.
         if leaf.kind != PARAMETER or not leaf.path or leaf.note:
@@ -99,10 +99,10 @@ def _owners(nodes: Sequence[Node], edges: Sequence[Edge]) -> dict[int, str]:
         todo = [leaf.id]
         while todo:
             for user in users.get(todo.pop(), ()):
-                found.setdefault(user, Counter())[owner] += 1
+                counts.setdefault(user, Counter())[owner] += 1
                 if nodes[user].name in VIEWS_AND_CASTS:
                     todo.append(user)
-    return {node: _common(list(owners)) for node, owners in found.items()}
+    return {node: _common(list(owners)) for node, owners in counts.items()}
 
 
 def _between(known: Sequence[str | None], order: Mapping[str, int]) -> list[str | None]:
@@ -113,7 +113,7 @@ def _between(known: Sequence[str | None], order: Mapping[str, int]) -> list[str 
         order: place of each module in ``named_modules()``.
     """
     places = [place for place, path in enumerate(known) if path is not None]
-    found: list[str | None] = list(known)
+    owners: list[str | None] = list(known)
     for left, right in itertools.pairwise(places):
         before, after = str(known[left]), str(known[right])
         around = _common([before, after])
@@ -125,8 +125,8 @@ def _between(known: Sequence[str | None], order: Mapping[str, int]) -> list[str 
         while around and around not in order:  # A list of modules, which is never called.
             around = around.rpartition(".")[0]
         for place in range(left + 1, right):
-            found[place] = around
-    return found
+            owners[place] = around
+    return owners
 
 
 def _common(paths: Sequence[str]) -> str:
@@ -150,7 +150,7 @@ class _Calls:
         self._times: Counter[str] = Counter()
 
     def enter(self, path: str | None) -> int:
-        """The call of the innermost module around a node; -1 for none."""
+        """Return the call of the innermost module around a node; -1 for none."""
         if path is None:
             self._open.clear()
             return OUTSIDE

@@ -29,7 +29,7 @@ def reached_parameters(tensors: Iterable[Tensor], paths: Mapping[int, str]) -> d
         function, whose backward may return no gradient, is better than an operation whose
         derivative is 0.
     """
-    found: dict[str, str] = {}
+    reached: dict[str, str] = {}
     seen: set[Any] = set()
     # Nodes to go to, by what stands on the way: nothing, a custom function, a derivative of 0.
     waiting: list[deque[tuple[Any, str]]] = [deque(), deque(), deque()]
@@ -37,7 +37,7 @@ def reached_parameters(tensors: Iterable[Tensor], paths: Mapping[int, str]) -> d
         if tensor.grad_fn is not None:
             waiting[0].append((tensor.grad_fn, SURE))
         elif tensor.requires_grad and id(tensor) in paths:
-            found[paths[id(tensor)]] = SURE
+            reached[paths[id(tensor)]] = SURE
     while any(waiting) and len(seen) < MOST_NODES:
         level = next(number for number, queue in enumerate(waiting) if queue)
         node, said = waiting[level].popleft()
@@ -46,12 +46,12 @@ def reached_parameters(tensors: Iterable[Tensor], paths: Mapping[int, str]) -> d
         seen.add(node)
         variable = getattr(node, "variable", None)
         if variable is not None and id(variable) in paths:
-            found.setdefault(paths[id(variable)], said)
+            reached.setdefault(paths[id(variable)], said)
         for at, (following, _) in enumerate(node.next_functions):
             if following is not None and following not in seen:
                 doubt, words = _doubt(node, at)
                 waiting[max(level, doubt)].append((following, words if doubt > level else said))
-    return found
+    return reached
 
 
 def _doubt(node: Any, at: int) -> tuple[int, str]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -21,8 +22,6 @@ from torchtap.graphs.nodes import (
     Node,
     TensorType,
 )
-from torchtap.runs.meta import Meta
-from torchtap.runs.run import Run
 
 BY_BITS = (
     "arrows join an output and an input that have the same bits, the latest output first; "
@@ -34,6 +33,35 @@ BY_ORDER = (
     "Watch '*:input,output' for the flow of data"
 )
 _Bits = tuple[str, tuple[int, ...], int]
+
+
+class RecordedModules(Protocol):
+    """Interface of what a run knows of its model."""
+
+    @property
+    def model(self) -> str:
+        """Return the name of its class."""
+
+    @property
+    def modules(self) -> Mapping[str, tuple[str, ...]]:
+        """Return path -> names of classes."""
+
+    def type_name(self, path: str) -> str:
+        """Return the name of a module's class."""
+
+
+@runtime_checkable
+class RecordedRun(Protocol):
+    """Interface of a recorded run, of which a graph is made."""
+
+    @property
+    def meta(self) -> RecordedModules:
+        """Return what is known of the model."""
+
+    def __len__(self) -> int: ...
+
+    def records(self) -> Iterable[Record]:
+        """Return the values that flowed, in the order of their arrival."""
 
 
 @dataclass(slots=True)
@@ -51,7 +79,7 @@ class _Seen:
     node: int = OUTSIDE
 
 
-def read_run(run: Run) -> tuple[list[Node], list[Edge], list[Call], list[str]]:
+def read_run(run: RecordedRun) -> tuple[list[Node], list[Edge], list[Call], list[str]]:
     """Nodes, edges, calls and notes of the last step of a run.
 
     Raises:
@@ -70,27 +98,27 @@ def read_run(run: Run) -> tuple[list[Node], list[Edge], list[Call], list[str]]:
     return nodes, edges, calls, [BY_BITS if is_flow else BY_ORDER]
 
 
-def _records(run: Run) -> list[Record]:
+def _records(run: RecordedRun) -> list[Record]:
     if not len(run):
         return []
     # They come in the order of their arrival, which is that of the calls.
-    flowing = [one for one in run.records() if one.site.port in ("input", "output")]
+    flowing = [record for record in run.records() if record.site.port in ("input", "output")]
     last = max((one.step for one in flowing), default=0)
     return [one for one in flowing if one.step == last]
 
 
 def _calls(records: Iterable[Record]) -> list[_Seen]:
-    found: dict[tuple[str, int], _Seen] = {}
+    by_call: dict[tuple[str, int], _Seen] = {}
     for place, record in enumerate(records):
         key = record.site.path, record.call
-        if key not in found:
-            found[key] = _Seen(*key, first=place, last=place)
-        one = found[key]
+        if key not in by_call:
+            by_call[key] = _Seen(*key, first=place, last=place)
+        one = by_call[key]
         one.last = place
         (one.inputs if record.site.port == "input" else one.outputs).append(record)
     # Where inputs were not recorded, a call begins before what ran inside of it.
     begun: dict[str, int] = {}
-    every = sorted(found.values(), key=lambda one: one.last)
+    every = sorted(by_call.values(), key=lambda one: one.last)
     for one in every:
         if not one.inputs:
             inside = [
@@ -108,7 +136,7 @@ def _is_inside(path: str, outer: str) -> bool:
     return path != outer and (not outer or path.startswith(f"{outer}."))
 
 
-def _nest(seen: Sequence[_Seen], meta: Meta) -> list[Call]:
+def _nest(seen: Sequence[_Seen], meta: RecordedModules) -> list[Call]:
     calls, stack = list[Call](), list[_Seen]()
     for one in seen:
         while stack and not (stack[-1].last >= one.last and _is_inside(one.path, stack[-1].path)):
@@ -131,14 +159,14 @@ def _nest(seen: Sequence[_Seen], meta: Meta) -> list[Call]:
     return calls
 
 
-def _type_name(meta: Meta, path: str) -> str:
+def _type_name(meta: RecordedModules, path: str) -> str:
     return meta.type_name(path) if path in meta.modules else "mark"
 
 
 class _Flow:
     """Makes a node of each call without calls inside, and joins them by the bits that flow."""
 
-    def __init__(self, seen: Sequence[_Seen], meta: Meta) -> None:
+    def __init__(self, seen: Sequence[_Seen], meta: RecordedModules) -> None:
         self._leaves = [one for one in seen if not one.has_children]
         self._outer = [one for one in seen if one.has_children]
         self._meta = meta
@@ -148,7 +176,7 @@ class _Flow:
 
     def read(self) -> tuple[list[Node], list[Edge], bool]:
         """Nodes, edges, and whether these show the flow of data."""
-        is_flow = any(one.inputs for one in self._leaves)
+        is_flow = any(leaf.inputs for leaf in self._leaves)
         if is_flow and self._outer:
             for place, record in enumerate(self._outer[0].inputs):
                 types = (type_of(record.kept),)
@@ -156,23 +184,23 @@ class _Flow:
                 number = self._add("input", INPUT, name, OUTSIDE, types)
                 self._know(record, number)
         before = OUTSIDE
-        for one in self._leaves:
-            name = _type_name(self._meta, one.path)
-            kind = MODULE if one.path in self._meta.modules else OPERATION
-            sources = self._sources(one, before) if is_flow else []
+        for leaf in self._leaves:
+            name = _type_name(self._meta, leaf.path)
+            kind = MODULE if leaf.path in self._meta.modules else OPERATION
+            sources = self._sources(leaf, before) if is_flow else []
             if not is_flow and before != OUTSIDE:
                 sources = [(before, None)]
-            given = tuple(type_of(record.kept) for record in one.outputs)
-            one.node = self._add(name, kind, one.path, one.id, given)
+            given = tuple(type_of(record.kept) for record in leaf.outputs)
+            leaf.node = self._add(name, kind, leaf.path, leaf.id, given)
             for place, (source, flowing) in enumerate(sources):
-                self._edges.append(Edge(source, one.node, 0, place, flowing))
-            for record in one.outputs:
-                self._know(record, one.node)
-            before = one.node
+                self._edges.append(Edge(source, leaf.node, 0, place, flowing))
+            for record in leaf.outputs:
+                self._know(record, leaf.node)
+            before = leaf.node
         return self._nodes, self._edges, is_flow
 
     def _sources(self, one: _Seen, before: int) -> list[tuple[int, TensorType | None]]:
-        found: list[tuple[int, TensorType | None]] = []
+        sources: list[tuple[int, TensorType | None]] = []
         for record in one.inputs:
             flowing = type_of(record.kept)
             bits = _bits(record)
@@ -182,8 +210,8 @@ class _Flow:
                 self._edges.append(Edge(before, source, 0, 0, None))
                 self._know(record, source)
             if source is not None:
-                found.append((source, flowing))
-        return found
+                sources.append((source, flowing))
+        return sources
 
     def _add(
         self, name: str, kind: str, path: str, call: int, types: tuple[TensorType, ...]

@@ -36,7 +36,7 @@ from torchtap.graphs.nodes import (
 )
 from torchtap.hooks.call_follower import CallFollower, CallStack, FollowedCall
 from torchtap.hooks.module_hook import TapHook, run_as_it_is
-from torchtap.hooks.site_state import Tap
+from torchtap.hooks.tap import Tap
 
 _LIBRARIES = str(Path(torch.__file__).parent), str(Path(__file__).parents[1])
 
@@ -153,7 +153,9 @@ class Trace:
         try:
             for path, module in self._modules.items():
                 tap = Tap(path, {})
-                self._follower.put_on(module, before=_Enter(self, tap), after=_Leave(self, tap))
+                self._follower.put_on(
+                    module, pre_hook=_Enter(self, tap), post_hook=_Leave(self, tap)
+                )
             self._follow_scripted()
             with _Functions(self):
                 yield
@@ -180,6 +182,7 @@ class Trace:
 
     def finish(self, output: Any) -> list[tuple[str, Tensor]]:
         """End the trace of a forward; returns the tensors that it returned, by name."""
+        # A forward that raised leaves its modules on the stack: no hook heard of their end.
         self._raised.update(one.id for one in self._stack)
         if self._stack:
             self._end(self._stack[-1])
@@ -188,15 +191,15 @@ class Trace:
             replace(call, has_raised=True) if call.id in self._raised else call
             for call in self.calls
         ]
-        found = leaves(output)
-        for name, tensor in found:
+        outputs = leaves(output)
+        for name, tensor in outputs:
             self.flow.note_unmarked(tensor)
             source = self._source(tensor)
             if source is not None:
                 target = self._new(Item("output", OUTPUT, OUTSIDE, name, (type_of(tensor),)), [])
                 self.edges.append((source, target, 0, 0, type_of(tensor)))
         self._nodes = {}  # They hold the graph.
-        return found
+        return outputs
 
     def _end(self, last: _Open) -> None:
         """Note the call in which the forward raised."""
@@ -261,6 +264,7 @@ class Trace:
         tensors = [tensor for _, tensor in leaves(output)]
         types = tuple(map(type_of, tensors))
         self.calls[done.id] = call = replace(self.calls[done.id], outputs=types)
+        # A module of the program's own with several operations is shown by these.
         if not done.has_children and (_is_of_torch(module) or len(done.items) < 2):
             self._merge(done, call, tensors)
         self.events.append((sequence_number(), self._stack[-1].id if self._stack else OUTSIDE))
@@ -269,7 +273,7 @@ class Trace:
         """Make one node of a module without modules in it, whatever operations ran in it."""
         item = self._new(Item(call.type, MODULE, call.id, call.path, call.outputs), tensors)
         cut = [self.items[one] for one in done.items if self.items[one].cut_slots]
-        if cut and not any(one.requires_grad for one in tensors):
+        if cut and not any(tensor.requires_grad for tensor in tensors):
             self.items[item].note, self.items[item].cut_slots = cut[0].note, cut[0].cut_slots
         self.merged.update(dict.fromkeys(done.items, item))
         for place, (source, kind) in enumerate(done.taken):
@@ -286,8 +290,12 @@ class Trace:
         """Return an operation's inputs as they are before it runs and writes into some of them."""
         flow, path = self.flow, self._path
         return [
-            Taken(one, one.requires_grad, flow.source_of(one, path) if one.requires_grad else "")
-            for one in tensors
+            Taken(
+                tensor,
+                tensor.requires_grad,
+                flow.source_of(tensor, path) if tensor.requires_grad else "",
+            )
+            for tensor in tensors
         ]
 
     def ran(self, name: str, inputs: Sequence[Taken], given: Sequence[Tensor]) -> None:
@@ -339,6 +347,7 @@ class Trace:
         for tensor in tensors:
             self._made[tensor] = number
             base = tensor._base if tensor._is_view() else None
+            # A write into a view changes its base too, which is then made by this operation.
             if item.name.endswith("_") and base is not None:
                 self._made[base] = number
             if tensor.grad_fn is not None:
@@ -349,6 +358,8 @@ class Trace:
         """Return the item that made a tensor; a new one where no function was seen to."""
         source, node = self._made.get(tensor), tensor.grad_fn
         is_custom = isinstance(node, BackwardCFunction)
+        # Of a custom function the mode sees what ran inside it, without gradients: the node is what
+        # counts.
         if node is None or (source is not None and not is_custom):
             return source
         if node in self._nodes:
@@ -366,18 +377,19 @@ class Trace:
         return item
 
     def _behind(self, node: Any) -> set[int]:
-        found: set[int] = set()
+        behind: set[int] = set()
         todo, seen = [node], {node}
+        # A graph that was made before this forward may be of any size.
         while todo and len(seen) < MOST_HIDDEN:
             for following, _ in todo.pop().next_functions:
                 if following is None or following in seen:
                     continue
                 seen.add(following)
                 if following in self._nodes:
-                    found.add(self._nodes[following])
+                    behind.add(self._nodes[following])
                 else:
                     todo.append(following)
-        return found
+        return behind
 
 
 class _Functions(TorchFunctionMode):
@@ -393,12 +405,14 @@ class _Functions(TorchFunctionMode):
         # What a backward inside of the forward runs is no part of the forward's graph.
         if current_task() != -1 or self._trace.is_busy:
             return func(*args, **(kwargs or {}))
-        tensors = [one for one in _pytree.tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
+        tensors = [leaf for leaf in _pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        # Before it runs: an operation in place changes requires_grad and grad_fn of its own
+        # argument.
         taken = self._trace.taken(tensors)
         result = func(*args, **(kwargs or {}))
         if taken:
             name = _name_of(func)
-            given = [one for one in _pytree.tree_leaves(result) if isinstance(one, Tensor)]
+            given = [leaf for leaf in _pytree.tree_leaves(result) if isinstance(leaf, Tensor)]
             # It returns nothing, and has written into its first argument.
             if name == "setitem":
                 given = [args[0]]
@@ -445,12 +459,12 @@ def _line() -> str:
 
 def outermost_scripted(modules: Mapping[str, nn.Module]) -> list[str]:
     """Return paths of the scripted modules that stand in no other one."""
-    found: list[str] = []
+    paths: list[str] = []
     for path, module in modules.items():
-        inside = any(not one or path.startswith(f"{one}.") for one in found)
+        inside = any(not one or path.startswith(f"{one}.") for one in paths)
         if isinstance(module, torch.jit.ScriptModule) and not inside:
-            found.append(path)
-    return found
+            paths.append(path)
+    return paths
 
 
 def _type_of_module(module: nn.Module) -> str:

@@ -1,4 +1,4 @@
-"""Numbers the calls of one module within a step."""
+"""Numbers the calls of one module within a step. The native ones (``calls.c``) do the same."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections import deque
 from torchtap.core.torch_private import current_task
 
 
-class Steps:
+class StepCounter:
     """Counts the steps of one engine, which the numbers of all its taps look at.
 
     Attributes:
@@ -20,6 +20,10 @@ class Steps:
 
     def __init__(self) -> None:
         self.current = 0
+
+    def new_numbers(self) -> CallNumbers:
+        """Make the numbers of the calls of a module."""
+        return CallNumbers(self)
 
 
 class CallNumbers:
@@ -36,7 +40,7 @@ class CallNumbers:
 
     __slots__ = ("_count", "_entered", "_lock", "_step", "_steps")
 
-    def __init__(self, steps: Steps) -> None:
+    def __init__(self, steps: StepCounter) -> None:
         self._steps = steps
         self._lock = threading.Lock()
         self._restart()

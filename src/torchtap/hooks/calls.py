@@ -24,7 +24,7 @@ from torchtap.core.tree import argument_leaves
 from torchtap.hooks.call_follower import FollowedCall
 from torchtap.hooks.checkpoint_calls import FUNCTION, OTHER, CheckpointCalls, backward_runner
 from torchtap.hooks.module_hook import OWN_HOOKS
-from torchtap.hooks.site_state import Tap
+from torchtap.hooks.tap import Tap
 
 UNIDENTIFIED = -1
 """Number of a recomputed call that could not be distinguished from the others of its module."""
@@ -38,7 +38,7 @@ WHY_UNIDENTIFIED = (
 )
 
 
-class Numbering:
+class CallIdentifier:
     """Numbers the calls of one step, and recognises those that a checkpoint runs again.
 
     Other calls inside a backward (in a custom function, or in a hook) are counted apart.
@@ -64,7 +64,7 @@ class Numbering:
         """Note the grad mode in which the outermost call begins."""
         self._may_differentiate = torch.is_grad_enabled() or is_in_function()
 
-    def number(self, tap: Tap, args: Any, kwargs: Mapping[str, Any]) -> tuple[int, str]:
+    def identify(self, tap: Tap, args: Any, kwargs: Mapping[str, Any]) -> tuple[int, str]:
         """Return the number of this call and its phase.
 
         Args:
@@ -83,11 +83,11 @@ class Numbering:
         # (torch/utils/checkpoint.py). Without either nothing of the call has to be remembered.
         may_recur = not torch.is_grad_enabled() or top_saved_hooks(True) is not None
         if not is_inside_backward and not may_recur:
-            return next(tap.calls), FORWARD
+            return next(tap.call_numbers), FORWARD
         arguments = [tensor for _, tensor in argument_leaves(args, kwargs)]
         if is_inside_backward:
             return self._inside_backward(tap, arguments, may_recur=may_recur)
-        call = next(tap.calls)
+        call = next(tap.call_numbers)
         self._remember(tap, call, FORWARD, arguments)
         return call, FORWARD
 
@@ -103,7 +103,7 @@ class Numbering:
             if place is None and runner is not FUNCTION:
                 self._remember(tap, UNIDENTIFIED, BACKWARD, arguments)
                 return UNIDENTIFIED, RECOMPUTE
-        call = next(tap.calls_in_backward)
+        call = next(tap.call_numbers_in_backward)
         if may_recur:
             self._remember(tap, call, BACKWARD, arguments)
         return call, BACKWARD
@@ -124,8 +124,8 @@ class Numbering:
         own = self._own.calls or every[0]
         # Backward of another device than the CPU runs in a thread of autograd's engine, and so
         # does a checkpoint's second forward: the calls are found by memory, not by thread.
-        is_where = (one for one in [own, *every] if one.is_where(tap, arguments, runner))
-        return next(is_where, own)
+        that_know_it = (calls for calls in [own, *every] if calls.knows(tap, arguments, runner))
+        return next(that_know_it, own)
 
 
 class _ThreadCalls(threading.local):
@@ -159,13 +159,13 @@ def number_in_report(call: int, phase: str) -> int:
 
 def outermost_parts(modules: Mapping[str, nn.Module]) -> list[str]:
     """Return the paths of parts that programs call in place of the model, not of their parts."""
-    found: set[str] = set()
+    parts: set[str] = set()
     for path, module in modules.items():
         steps = path.split(".")
         above = (".".join(steps[:depth]) for depth in range(1, len(steps)))
-        if path and not is_container(module) and found.isdisjoint(above):
-            found.add(path)
-    return [path for path in modules if path in found]
+        if path and not is_container(module) and parts.isdisjoint(above):
+            parts.add(path)
+    return [path for path in modules if path in parts]
 
 
 class Call(FollowedCall):

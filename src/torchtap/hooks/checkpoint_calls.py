@@ -88,7 +88,7 @@ def is_graph_discarded() -> bool:
     return backward_runner(current_node()) is NON_REENTRANT
 
 
-class Content(NamedTuple):
+class ArgumentSample(NamedTuple):
     """The content of an argument: its place in memory, its shape and a sample of its elements."""
 
     storage: int
@@ -96,11 +96,11 @@ class Content(NamedTuple):
     shape: torch.Size
     sample: Tensor
 
-    def is_in_memory_of(self, other: Content) -> bool:
+    def is_in_memory_of(self, other: ArgumentSample) -> bool:
         """Return whether both are the same elements of one storage."""
         return self[:3] == other[:3]
 
-    def equals(self, other: Content) -> bool:
+    def equals(self, other: ArgumentSample) -> bool:
         """Return whether both have the same elements, as far as is known."""
         mine, others = self.sample, other.sample
         return (
@@ -111,26 +111,26 @@ class Content(NamedTuple):
         )
 
 
-Contents = tuple[Content, ...]
-"""Contents of all arguments of one call; empty if none could be looked at."""
+ArgumentSamples = tuple[ArgumentSample, ...]
+"""Samples of all arguments of one call; empty if one could not be looked at."""
 
 
-def contents(arguments: Sequence[Tensor]) -> Contents:
+def samples_of(arguments: Sequence[Tensor]) -> ArgumentSamples:
     """Look at the arguments of a call; empty if one of them cannot be looked at."""
     if transform_running() is not None or num_dispatch_modes():
         return ()  # What we ask of the tensors would be seen.
-    found = []
+    looked_at = []
     for argument in arguments:
         storage = original_storage(argument)
         if not storage or not argument.is_contiguous() or not _has_readable_content(argument):
             return ()
         shape, offset = argument.shape, int(argument.storage_offset())
         size = shape.numel()
-        number, stride = min(size, _SAMPLE), max(1, size // _SAMPLE)
+        num, stride = min(size, _SAMPLE), max(1, size // _SAMPLE)
         # Evenly spaced, and copied: the caller may overwrite the argument before backward.
-        sample = argument.detach().as_strided((number,), (stride,), offset).clone()
-        found.append(Content(storage, offset, shape, sample))
-    return tuple(found)
+        sample = argument.detach().as_strided((num,), (stride,), offset).clone()
+        looked_at.append(ArgumentSample(storage, offset, shape, sample))
+    return tuple(looked_at)
 
 
 def _has_readable_content(tensor: Tensor) -> bool:
@@ -143,62 +143,63 @@ class OriginalCall(NamedTuple):
     """One call of the first pass.
 
     Attributes:
-        entered: number that the next node had then, -1 where gradients were off.
+        next_node: sequence number that the next node had as the call was entered, -1 where
+            gradients were off.
     """
 
     tap: Any
     call: int
     phase: str
-    contents: Contents
-    entered: int
+    samples: ArgumentSamples
+    next_node: int
 
 
 class CheckpointCalls:
     """The order of calls of one thread within one step, and where recomputation stands in it.
 
     Args:
-        first: number of the thread's first node in this step, 0 if unknown. Each thread numbers
-            its nodes by itself.
+        first_node: number of the thread's first node in this step, 0 if unknown. Each thread
+            numbers its nodes by itself.
     """
 
     __slots__ = (
+        "_by_memory",
         "_calls",
-        "_first",
+        "_first_node",
         "_has_diverged",
-        "_held",
-        "_numbers",
-        "_origins",
-        "_places",
-        "_position",
+        "_held_storages",
+        "_last_recomputed",
+        "_node_numbers",
+        "_node_positions",
         "_recomputation",
-        "_waiting",
+        "_to_recompute",
     )
 
-    def __init__(self, first: int) -> None:
+    def __init__(self, first_node: int) -> None:
         self._calls: list[OriginalCall] = []
-        self._origins: dict[tuple[Any, int], int] = {}
+        self._by_memory: dict[tuple[Any, int], int] = {}
         # Weak references that keep the ids of freed storages from being used again.
-        self._held: list[StorageWeakRef] = []
-        # Calls with grad disabled: the next node's sequence number, ascending, and their places.
-        self._numbers: list[int] = []
-        self._places: list[int] = []
-        # Of each module, the places that were not computed again in an earlier backward, with the
+        self._held_storages: list[StorageWeakRef] = []
+        # Calls with grad disabled: the next node's sequence number, ascending, and their positions.
+        self._node_numbers: list[int] = []
+        self._node_positions: list[int] = []
+        # Of each module, positions that were not computed again in an earlier backward, with the
         # backward that did it now.
-        self._waiting: dict[Any, dict[int, int]] = {}
-        self._position = -1
+        self._to_recompute: dict[Any, dict[int, int]] = {}
+        self._last_recomputed = -1
         self._has_diverged = False
         self._recomputation: tuple[Any, int, str] = (None, -1, OTHER)
-        self._first = first
+        self._first_node = first_node
 
-    def begin_again(self, first: int) -> bool:
+    def begin_again(self, first_node: int) -> bool:
         """Begin a step if no call is remembered, and nothing was computed again; else refuse.
 
         Args:
-            first: as of a new object.
+            first_node: as of a new object.
         """
         is_new = not self._calls and not self._has_diverged and self._recomputation[0] is None
         if is_new:
-            self._first = first
+            self._first_node = first_node
         return is_new
 
     def remember(
@@ -221,19 +222,19 @@ class CheckpointCalls:
         """
         if len(self._calls) >= _HISTORY:
             self._calls.clear()
-            self._origins.clear()
-            self._held.clear()
-            self._numbers.clear()
-            self._places.clear()
-            self._waiting.clear()
-            self._position = -1
-        place = len(self._calls)
-        entered = sequence_number() if torch.is_grad_enabled() else -1
-        self._calls.append(OriginalCall(tap, call, phase, (), entered))
-        if entered >= 0:
-            self._waiting.setdefault(tap, {})[place] = _NEVER
-        self._note_memory(tap, arguments, place)
-        self._note_number(place, arguments if may_differentiate else ())
+            self._by_memory.clear()
+            self._held_storages.clear()
+            self._node_numbers.clear()
+            self._node_positions.clear()
+            self._to_recompute.clear()
+            self._last_recomputed = -1
+        position = len(self._calls)
+        next_node = sequence_number() if torch.is_grad_enabled() else -1
+        self._calls.append(OriginalCall(tap, call, phase, (), next_node))
+        if next_node >= 0:
+            self._to_recompute.setdefault(tap, {})[position] = _NEVER
+        self._note_memory(tap, arguments, position)
+        self._note_node_number(position, arguments if may_differentiate else ())
 
     def find(self, tap: Any, arguments: Sequence[Tensor], runner: str) -> OriginalCall | None:
         """Find the call of ``tap`` that is running again; ``None`` if it is not known.
@@ -244,119 +245,120 @@ class CheckpointCalls:
             runner: what :func:`backward_runner` said.
         """
         node: Any = current_node()
-        burst = node, current_task(), runner
+        recomputation = node, current_task(), runner
         # One recomputation is one node in one backward: with retain_graph the same node runs again,
         # in another graph task, and starts from the segment's first call again.
-        if burst != self._recomputation:
-            self._recomputation, self._position = burst, -1
+        if recomputation != self._recomputation:
+            self._recomputation, self._last_recomputed = recomputation, -1
             self._has_diverged = False
-        if node._sequence_nr() < self._first:
+        if node._sequence_nr() < self._first_node:
             return None  # Made in an earlier step.
         if runner is FUNCTION:
-            place = self._in_function(tap, node, arguments)
+            position = self._in_function(tap, node, arguments)
         else:
-            place = self._in_checkpoint(tap, node, arguments, runner)
-        if place is None:
+            position = self._in_checkpoint(tap, node, arguments, runner)
+        if position is None:
             return None
-        self._position = place
-        if place in self._waiting.get(tap, ()):
-            self._waiting[tap][place] = current_task()
+        self._last_recomputed = position
+        if position in self._to_recompute.get(tap, ()):
+            self._to_recompute[tap][position] = current_task()
         # Checkpoints inside this one will start from memory, and under nodes, that are new now.
-        if (tap, _storage(arguments)) not in self._origins:
-            self._note_memory(tap, arguments, place)
-        self._note_number(place, arguments)
-        return self._calls[place]
+        if (tap, _storage(arguments)) not in self._by_memory:
+            self._note_memory(tap, arguments, position)
+        self._note_node_number(position, arguments)
+        return self._calls[position]
 
-    def is_where(self, tap: Any, arguments: Sequence[Tensor], runner: str) -> bool:
+    def knows(self, tap: Any, arguments: Sequence[Tensor], runner: str) -> bool:
         """Return whether a call that runs again is known to be one of this thread's."""
-        burst = current_node(), current_task(), runner
-        return burst == self._recomputation or (tap, _storage(arguments)) in self._origins
+        recomputation = current_node(), current_task(), runner
+        return recomputation == self._recomputation or (tap, _storage(arguments)) in self._by_memory
 
-    def _note_memory(self, tap: Any, arguments: Sequence[Tensor], place: int) -> None:
+    def _note_memory(self, tap: Any, arguments: Sequence[Tensor], position: int) -> None:
         storage = _storage(arguments)
         if storage:
             for argument in filter(storage_id, arguments):
                 held = StorageWeakRef(argument.untyped_storage())  # type: ignore[no-untyped-call]
-                self._held.append(held)
-            self._origins[tap, storage] = place
+                self._held_storages.append(held)
+            self._by_memory[tap, storage] = position
 
-    def _note_number(self, place: int, arguments: Sequence[Tensor]) -> None:
+    def _note_node_number(self, position: int, arguments: Sequence[Tensor]) -> None:
         if torch.is_grad_enabled():
             return
         number = sequence_number()
-        self._numbers.append(number)
-        self._places.append(place)
-        if arguments and number != self._first:  # Or no node was made, so no function can run.
-            self._calls[place] = self._calls[place]._replace(contents=contents(arguments))
+        self._node_numbers.append(number)
+        self._node_positions.append(position)
+        if arguments and number != self._first_node:  # Or no node was made, so no function can run.
+            self._calls[position] = self._calls[position]._replace(samples=samples_of(arguments))
 
     # ------------------------------------------------------------------ in a checkpoint
 
     def _in_checkpoint(
         self, tap: Any, node: Any, arguments: Sequence[Tensor], runner: str
     ) -> int | None:
-        place = self._following(tap)
-        if place is None and runner is REENTRANT:
-            place = self._in_segment(tap, node)
-        if place is None:
-            place = self._origins.get((tap, _storage(arguments)))
-        if place is None and runner is NON_REENTRANT:
-            place = self._entered_before(tap, node._sequence_nr())
-        return self._only(tap) if place is None else place
+        position = self._next_call(tap)
+        if position is None and runner is REENTRANT:
+            position = self._next_of_segment(tap, node)
+        if position is None:
+            position = self._by_memory.get((tap, _storage(arguments)))
+        if position is None and runner is NON_REENTRANT:
+            position = self._only_entered_before(tap, node._sequence_nr())
+        return self._only_call(tap) if position is None else position
 
-    def _following(self, tap: Any) -> int | None:
-        place = self._position + 1
-        if 0 < place < len(self._calls) and self._calls[place].tap is tap:
-            return place
+    def _next_call(self, tap: Any) -> int | None:
+        position = self._last_recomputed + 1
+        if 0 < position < len(self._calls) and self._calls[position].tap is tap:
+            return position
         return None
 
-    def _in_segment(self, tap: Any, node: Any) -> int | None:
+    def _next_of_segment(self, tap: Any, node: Any) -> int | None:
         """Return the next call of ``tap`` since the reentrant checkpoint of that node was made."""
-        start = bisect.bisect_right(self._numbers, node._sequence_nr())
-        for number in range(start, len(self._places)):
-            place = self._places[number]
-            if place > self._position and self._calls[place].tap is tap:
-                return place
+        start = bisect.bisect_right(self._node_numbers, node._sequence_nr())
+        for number in range(start, len(self._node_positions)):
+            position = self._node_positions[number]
+            if position > self._last_recomputed and self._calls[position].tap is tap:
+                return position
         return None
 
-    def _entered_before(self, tap: Any, number: int) -> int | None:
+    def _only_entered_before(self, tap: Any, number: int) -> int | None:
         """Return the one call still to be computed again that was entered before that node."""
         task = current_task()
-        waiting = self._waiting.get(tap, {})
-        for place in [place for place, again in waiting.items() if again not in (_NEVER, task)]:
-            del waiting[place]
-        found = [place for place in waiting if self._calls[place].entered <= number]
-        return found[0] if len(found) == 1 else None
+        waiting = self._to_recompute.get(tap, {})
+        earlier = [at for at, recomputed in waiting.items() if recomputed not in (_NEVER, task)]
+        for position in earlier:
+            del waiting[position]
+        before = [position for position in waiting if self._calls[position].next_node <= number]
+        return before[0] if len(before) == 1 else None
 
-    def _only(self, tap: Any) -> int | None:
-        places = [place for place, one in enumerate(self._calls) if one.tap is tap]
-        return places[0] if len(places) == 1 else None
+    def _only_call(self, tap: Any) -> int | None:
+        positions = [position for position, call in enumerate(self._calls) if call.tap is tap]
+        return positions[0] if len(positions) == 1 else None
 
     # ------------------------------------------------------------------ in a custom function
 
     def _in_function(self, tap: Any, node: Any, arguments: Sequence[Tensor]) -> int | None:
-        place = None if self._has_diverged else self._expected(node)
-        one = None if place is None else self._calls[place]
-        seen = contents(arguments) if one is not None and one.tap is tap else ()
-        is_again = one is not None and _are_equal(one.contents, seen)
-        if is_again and one is not None and self._position < 0:
+        position = None if self._has_diverged else self._expected_of_function(node)
+        original = None if position is None else self._calls[position]
+        given = samples_of(arguments) if original is not None and original.tap is tap else ()
+        is_recomputed = original is not None and _are_equal(original.samples, given)
+        if is_recomputed and original is not None and self._last_recomputed < 0:
             # Only at the first call: what follows gets results of the calls before it, in new
             # memory.
-            is_again = _share_memory(one.contents, seen)
-        self._has_diverged = not is_again
-        return place if is_again else None
+            is_recomputed = _share_memory(original.samples, given)
+        self._has_diverged = not is_recomputed
+        return position if is_recomputed else None
 
-    def _expected(self, node: Any) -> int | None:
+    def _expected_of_function(self, node: Any) -> int | None:
         """Return the call that comes next if the custom function of that node is a checkpoint."""
-        if self._position >= 0:
-            place = self._position + 1
-            return place if place < len(self._calls) else None
+        if self._last_recomputed >= 0:
+            position = self._last_recomputed + 1
+            return position if position < len(self._calls) else None
         # It was made just before its forward ran, and that ran without grad, so it made none.
         # autograd.Function.apply makes the node before it calls forward (THPFunction_apply in
         # torch/csrc/autograd/python_function.cpp), so the numbers are neighbours.
         number = node._sequence_nr() + 1
-        start = bisect.bisect_left(self._numbers, number)
-        is_there = start < len(self._numbers) and self._numbers[start] == number
-        return self._places[start] if is_there else None
+        start = bisect.bisect_left(self._node_numbers, number)
+        is_there = start < len(self._node_numbers) and self._node_numbers[start] == number
+        return self._node_positions[start] if is_there else None
 
 
 def _storage(arguments: Sequence[Tensor]) -> int:
@@ -395,14 +397,14 @@ def original_storage(tensor: Tensor) -> int:
     return copied[1]
 
 
-def _are_equal(first: Contents, second: Contents) -> bool:
+def _are_equal(first: ArgumentSamples, second: ArgumentSamples) -> bool:
     pairs = zip(first, second, strict=False)
     return (
         bool(first) and len(first) == len(second) and all(one.equals(other) for one, other in pairs)
     )
 
 
-def _share_memory(first: Contents, second: Contents) -> bool:
+def _share_memory(first: ArgumentSamples, second: ArgumentSamples) -> bool:
     return all(one.is_in_memory_of(other) for one, other in zip(first, second, strict=True))
 
 

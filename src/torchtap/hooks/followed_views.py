@@ -3,7 +3,7 @@
 A write into the memory of a view puts a ``CopySlices`` node on the base, in place of the view's own
 node, and hooks on the view are not called for that node. The derivative with respect to what was
 returned then comes in two parts: by the old node (uses before the write), and by the cut of
-``CopySlices``' gradient (uses after it). See docs/gradients.md for a drawing.
+``CopySlices``' gradient (uses after it). See docs/explanations/gradients.md for a drawing.
 
 While the calls around a returned view run, each of their ends is a chance to find the node. After
 the outermost call nothing of ours runs between a write and the backward: a view that is overwritten

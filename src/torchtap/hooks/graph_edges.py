@@ -142,14 +142,14 @@ def geometry_in_base(view: Tensor) -> Geometry:
 
 def input_edges(arguments: Iterable[tuple[int, Tensor]]) -> dict[Edge, list[InputEdge]]:
     """Return the edges by which arguments (number, tensor that requires grad) enter a module."""
-    found: dict[Edge, list[InputEdge]] = {}
+    by_edge: dict[Edge, list[InputEdge]] = {}
     for place, tensor in arguments:
-        found.setdefault(edge_of(tensor), []).append(InputEdge(place, None))
+        by_edge.setdefault(edge_of(tensor), []).append(InputEdge(place, None))
         base = tensor._base if tensor._is_view() else None
         if base is not None and base.requires_grad and base.dtype == tensor.dtype:
             entry = InputEdge(place, geometry_in_base(tensor))
-            found.setdefault(edge_of(base), []).append(entry)
-    return found
+            by_edge.setdefault(edge_of(base), []).append(entry)
+    return by_edge
 
 
 def boundary_edges(
@@ -170,7 +170,7 @@ def boundary_edges(
         node -> its slots whose gradients leave the module towards an argument. The sum over all
         of them is the gradient that flows through the module.
     """
-    found: dict[Node, list[BoundaryEdge]] = {}
+    by_node: dict[Node, list[BoundaryEdge]] = {}
     roots = {tensor.grad_fn for tensor in outputs}
     # A list and no recursion: the graph of a recurrent net is deeper than Python's stack.
     todo: list[Node] = [node for node in roots if node is not None and node._sequence_nr() >= first]
@@ -185,7 +185,7 @@ def boundary_edges(
                 # Seen before edits, the gradient is the one that enters the identity, whose first
                 # slot it is.
                 through = entering.get(before_edits(edge, edited)[0], ())
-                found[following] = [BoundaryEdge(0, place, None) for place, _ in through]
+                by_node[following] = [BoundaryEdge(0, place, None) for place, _ in through]
                 continue
             hits = [
                 BoundaryEdge(slot, place, geometry)
@@ -193,13 +193,13 @@ def boundary_edges(
                 if geometry is None or is_copy_slices(node)
             ]
             if hits:
-                found.setdefault(node, []).extend(hits)
+                by_node.setdefault(node, []).extend(hits)
             # AccumulateGrad has the largest number there is
             # (torch/csrc/autograd/functions/accumulate_grad.cpp): it is visited, and leads nowhere.
             elif following not in seen and following._sequence_nr() >= first:
                 seen.add(following)
                 todo.append(following)
-    return found
+    return by_node
 
 
 def is_copy_slices(node: Node) -> bool:

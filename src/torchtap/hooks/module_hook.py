@@ -1,6 +1,6 @@
 """A hook of ours on a module, and its role.
 
-A copy or a pickle of a model has none of them, see :mod:`torchtap.hooks.module_handle`. A hook that
+A copy or a pickle of a model has none of them, see :mod:`torchtap.hooks.hidden_handle`. A hook that
 is copied by itself, past its table, becomes a no-op: a bound method of the standard library, so
 that a saved model loads where torchtap is not installed.
 """
@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar
 
 from torchtap.core.torch_private import run_uncompiled
-from torchtap.hooks.site_state import Tap
+from torchtap.hooks.tap import Tap
 
 Owner = TypeVar("Owner")
 
@@ -103,7 +103,7 @@ class ModuleHook(Generic[Owner]):
 
 
 class NativeHook(partial):  # type: ignore[type-arg]
-    """A native function as a hook on a module, in front of a hook of ours that is called by it.
+    """A native function as a hook on a module, in front of a hook of ours that does the rest.
 
     Its second argument is that hook, and the first what the function knows. The compiler traces the
     hook itself, see :func:`trace_as`.
@@ -122,6 +122,14 @@ class NativeHook(partial):  # type: ignore[type-arg]
     __getattr__ = _without_name
     __deepcopy__ = __copy__ = _as_nothing
     __reduce__ = _reduced
+
+
+class NativePreHook(NativeHook):
+    """A native forward pre-hook."""
+
+    __slots__ = ()
+
+    with_kwargs = always_call = False
 
 
 OWN_HOOKS = (ModuleHook, NativeHook)

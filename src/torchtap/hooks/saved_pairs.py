@@ -79,8 +79,8 @@ def make_pair(pack: Pack, unpack: Unpack) -> Pair:
 
 def top() -> Pair | None:
     """Return the pair that is asked now."""
-    found: Pair | None = top_saved_hooks(True)
-    return found
+    pair: Pair | None = top_saved_hooks(True)
+    return pair
 
 
 def push(pair: Pair) -> None:

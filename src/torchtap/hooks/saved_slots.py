@@ -25,15 +25,15 @@ class SavedSlots:
         Raises:
             RuntimeError: from PyTorch, of a custom function whose saved tensors were freed.
         """
-        found: list[tuple[str, Any]] = []
+        slots: list[tuple[str, Any]] = []
         for attribute in self._names_of(node):
             name = attribute.removeprefix(_RAW)
             raw = getattr(node, attribute)
             if isinstance(raw, tuple | list):
-                found += [(f"{name}.{place}", one) for place, one in enumerate(raw)]
+                slots += [(f"{name}.{place}", one) for place, one in enumerate(raw)]
             else:
-                found.append((name, raw))
-        return found
+                slots.append((name, raw))
+        return slots
 
     def _names_of(self, node: Any) -> tuple[str, ...]:
         kind = type(node)

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 from torch import nn
-from torch.optim import Optimizer
 
+from torchtap.capture.training.model_steps import ModelSteps
 from torchtap.capture.watch import To
 from torchtap.capture.watch_handle import Every
-from torchtap.core.distributed import sharded_parameters
 from torchtap.core.module_paths import Where
-from torchtap.core.preserved import mode_of
-from torchtap.core.torch_private import current_task
-from torchtap.hooks.call_follower import CallFollower, EntryHook
-from torchtap.hooks.optimizer_hooks import listen_to_optimizers
 from torchtap.integrations.watched_training import WatchedTraining
 
 
@@ -43,6 +36,21 @@ class AccelerateWatch(WatchedTraining):
         where: as in :func:`torchtap.watch`, as all that follows.
         path: a file to save the run to. Each of several ranks saves its own, with the rank before
             the ending: ``run.rank0.safetensors``.
+
+    Example:
+        >>> import torch, torchtap as tt
+        >>> from accelerate import Accelerator
+        >>> from torchtap.integrations import AccelerateWatch
+        >>> accelerator = Accelerator(cpu=True)
+        >>> model = torch.nn.Linear(2, 1)
+        >>> model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), 0.1))
+        >>> with AccelerateWatch(accelerator, model, to=tt.Stats()) as w:
+        ...     for batch in torch.ones(3, 4, 2):
+        ...         accelerator.backward(model(batch).sum())
+        ...         optimizer.step()
+        ...         optimizer.zero_grad()
+        >>> w.watch.run.over_steps(".", "mean")[0]
+        [0, 1, 2]
     """
 
     def __init__(
@@ -89,55 +97,33 @@ class _Steps:
 
     def __init__(self, accelerator: Any, model: nn.Module) -> None:
         self._accelerator = accelerator
-        self._model = weakref.ref(model)
         self._is_heard = self._has_stepped = self._was_last_batch = False
-        self._calls: CallFollower[Any] = CallFollower()
+        self._steps = ModelSteps(model, begins=self.enter, updated=self.end)
+        self.release = self._steps.release
 
     def attach(self) -> None:
         """Put the hooks on."""
-        model = self._model()
-        assert model is not None  # It was just given.
-        self._calls.put_on(model, before=EntryHook(self.enter))
-        saving = self._accelerator.register_save_state_pre_hook(self.save)
-        self._calls.hold([saving, *listen_to_optimizers(self)])
-
-    def release(self) -> None:
-        """Take them off."""
-        self._calls.release()
+        self._steps.attach(self._accelerator.register_save_state_pre_hook(self.save))
 
     def save(self, models: Any, weights: Any, folder: Any) -> None:
         """``accelerator.save_state()`` begins."""
         self.sync()
 
-    def enter(self, module: nn.Module) -> None:
-        """A forward of the model begins."""
-        if current_task() != -1 or not torch.is_grad_enabled() or mode_of(module) is False:
-            return
+    def enter(self) -> None:
+        """A training forward of the model begins."""
         was_skipped = self._was_last_batch and self._accelerator.optimizer_step_was_skipped
         self._is_heard, self._was_last_batch = True, self._accelerator.sync_gradients
         if self._has_stepped or was_skipped:
             self._has_stepped = False
             self.next_step()
 
-    def before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        """An optimizer begins its step."""
-
-    def after_step(self, optimizer: Optimizer) -> None:
-        """An optimizer made its step."""
-        if not self._trains(optimizer):
-            return
+    def end(self) -> None:
+        """An optimizer updated the model."""
         self._has_stepped = self._is_heard
         if not self._is_heard:
             self.next_step()
 
-    def _trains(self, optimizer: Optimizer) -> bool:
-        model = self._model()
-        shards = sharded_parameters()
-        params = () if model is None else model.parameters()
-        own = {id(shards.get(id(param), param)) for param in params}
-        return any(id(one) in own for group in optimizer.param_groups for one in group["params"])
-
 
 def watch_class() -> type[AccelerateWatch]:
-    """The class itself: it imports nothing of Accelerate."""
+    """Return the class itself: it imports nothing of Accelerate."""
     return AccelerateWatch

@@ -24,6 +24,16 @@ class LightningEvents(WatchedTraining):
     the training, have the phase ``eval``. The numbers that the module logs
     (``trainer.callback_metrics``) are kept with the step. Before a checkpoint is saved, what was
     recorded is committed (:meth:`Watch.sync`).
+
+    Example:
+        >>> import torchtap as tt
+        >>> def train(module, loader):
+        ...     import lightning
+        ...     from torchtap.integrations import LightningWatch
+        ...
+        ...     tap = LightningWatch("*:output,grad_output", to=tt.Stats())
+        ...     lightning.Trainer(callbacks=[tap]).fit(module, loader)
+        ...     return tap.watch.run.table()
     """
 
     _logged: Mapping[str, Any] = MappingProxyType({})
@@ -86,7 +96,7 @@ class LightningEvents(WatchedTraining):
 
 @cache
 def watch_class() -> type[LightningEvents]:
-    """The callback, as a subclass of the one that Lightning wants: of each package in use.
+    """Return the callback, as a subclass of the one that Lightning wants: of each package in use.
 
     Raises:
         MissingExtraError: Lightning is not installed.

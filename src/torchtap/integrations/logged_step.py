@@ -68,7 +68,7 @@ class LoggedHistogram:
 
     @property
     def tag(self) -> str:
-        """``histogram/fc:output``."""
+        """Return ``histogram/fc:output``."""
         return tag_of("histogram", self.site, self.phase)
 
 
@@ -142,20 +142,20 @@ def live_step(
     for phase, one in phases_of(series):
         if step not in one.rows or step % wanted.every:
             continue
-        found = OneStep(one, step)
-        finite, numel = found.of(_FINITE), found.of("numel")
+        one_step = OneStep(one, step)
+        finite, numel = one_step.of(_FINITE), one_step.of("numel")
         for name in wanted.names:
-            values = found.of(name)
+            values = one_step.of(name)
             told = _is_told(name, values, finite, numel)
             numbers += [
                 Logged(name, value, site, phase)
                 for value, site, is_told in zip(
-                    values.tolist(), found.sites, told.tolist(), strict=True
+                    values.tolist(), one_step.sites, told.tolist(), strict=True
                 )
                 if is_told
             ]
         if wanted.has_histograms(step):
-            histograms += _histograms_of(found, phase)
+            histograms += _histograms_of(one_step, phase)
     return LoggedStep(step, ended, numbers, histograms)
 
 
@@ -225,8 +225,8 @@ def steps_of_run(run: Run, where: Where, wanted: Wanted) -> Iterator[LoggedStep]
 def _histograms_in(run: Run, step: int, sites: set[Site]) -> Iterator[LoggedHistogram]:
     for phase, series in phases_of(run.series):
         if step in series.rows:
-            found = _histograms_of(OneStep(series, step), phase)
-            yield from (one for one in found if one.site in sites)
+            histograms = _histograms_of(OneStep(series, step), phase)
+            yield from (histogram for histogram in histograms if histogram.site in sites)
 
 
 class _Table:
@@ -252,10 +252,10 @@ class _Table:
         }
 
     def _filled(self, columns: Sequence[tuple[list[int], list[float]]]) -> NDArray[np.float64]:
-        found = np.full((len(self.steps), len(columns)), math.nan)
+        filled = np.full((len(self.steps), len(columns)), math.nan)
         for place, (steps, values) in enumerate(columns):
-            found[[self._row[step] for step in steps], place] = values
-        return found
+            filled[[self._row[step] for step in steps], place] = values
+        return filled
 
     def at(self, step: int) -> Iterator[Logged]:
         """Yield the numbers of a step, by name."""

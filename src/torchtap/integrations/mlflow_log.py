@@ -37,6 +37,17 @@ class MlflowLog(StatisticsLog):
     Raises:
         InputError: an argument is of the wrong kind. No run is active, when a watch begins.
         MissingExtraError: mlflow is not installed.
+
+    Example:
+        >>> import torchtap as tt
+        >>> def train(model, steps):
+        ...     import mlflow
+        ...     from torchtap.integrations import MlflowLog
+        ...
+        ...     with mlflow.start_run(), tt.watch(model, to=[tt.Stats(), MlflowLog()]) as w:
+        ...         for step in steps:
+        ...             w.log(loss=step(model))
+        ...             w.step()
     """
 
     def __init__(
@@ -71,7 +82,8 @@ class MlflowLog(StatisticsLog):
 
         when = round(logged.time * 1000)
         metrics = [
-            Metric(self._key(one.tag), one.value, when, logged.step) for one in logged.numbers
+            Metric(self._key(number.tag), number.value, when, logged.step)
+            for number in logged.numbers
         ]
         for first in range(0, len(metrics), _MOST):
             part = metrics[first : first + _MOST]

@@ -125,13 +125,13 @@ class StatisticsLog(ABC):
 
     def _new_steps(self, series: Series) -> list[int]:
         """Return the steps of which rows came since the last time, and note them as handed on."""
-        found = []
+        steps = []
         for phase, one in phases_of(series):
             came = one.rows.after(self._handed.get(phase))
             if came:
                 self._handed[phase] = came[-1]
-            found += came
-        return found
+            steps += came
+        return steps
 
     # ------------------------------------------------------------------ of a finished run
 
@@ -178,7 +178,7 @@ class StatisticsLog(ABC):
 
 
 def _refuse_unknown(names: Sequence[str], series: Series) -> None:
-    further = [one.name for one in series.statistics]
+    further = [statistic.name for statistic in series.statistics]
     for name in names:
         if name not in NAMES:
             further_of(name, further)

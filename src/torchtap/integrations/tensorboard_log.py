@@ -89,17 +89,19 @@ class TensorBoardLog(StatisticsLog):
             self._add_each(self._writer, logged)
             return
         # One event for all: an event for each takes ten times as long.
-        values = [Summary.Value(tag=one.tag, simple_value=one.value) for one in logged.numbers]
+        values = [
+            Summary.Value(tag=number.tag, simple_value=number.value) for number in logged.numbers
+        ]
         values += [
-            Summary.Value(tag=one.tag, histo=HistogramProto(**_raw(one)))
-            for one in logged.histograms
+            Summary.Value(tag=histogram.tag, histo=HistogramProto(**_raw(histogram)))
+            for histogram in logged.histograms
         ]
         if values:
             files.add_summary(Summary(value=values), logged.step, logged.time)
 
     def _add_each(self, writer: Any, logged: LoggedStep) -> None:
-        for one in logged.numbers:
-            writer.add_scalar(one.tag, one.value, logged.step, logged.time)
+        for number in logged.numbers:
+            writer.add_scalar(number.tag, number.value, logged.step, logged.time)
         for histogram in logged.histograms:
             raw = _raw(histogram)
             raw["bucket_limits"], raw["bucket_counts"] = raw.pop("bucket_limit"), raw.pop("bucket")

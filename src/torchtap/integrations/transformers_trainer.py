@@ -21,6 +21,16 @@ class TrainerEvents(WatchedTraining):
     The trainer does not tell callbacks of an exception. Then the watch is closed, and saved, when
     the next training begins, when trainer and callback are garbage-collected, or when the program
     ends; at once with ``with TrainerWatch(...) as tap: Trainer(..., callbacks=[tap]).train()``.
+
+    Example:
+        >>> import torchtap as tt
+        >>> def train(model, data):
+        ...     from torchtap.integrations import TrainerWatch
+        ...     from transformers import Trainer
+        ...
+        ...     with TrainerWatch("*:output,grad_output", to=tt.Stats()) as tap:
+        ...         Trainer(model, train_dataset=data, callbacks=[tap]).train()
+        ...     return tap.watch.run.table()
     """
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **about: Any) -> None:
@@ -69,7 +79,7 @@ class TrainerEvents(WatchedTraining):
 
 @cache
 def watch_class() -> type[TrainerEvents]:
-    """The callback, as a subclass of the one that transformers wants.
+    """Return the callback, as a subclass of the one that transformers wants.
 
     Raises:
         MissingExtraError: transformers is not installed.

@@ -30,6 +30,17 @@ class WandbLog(StatisticsLog):
     Raises:
         InputError: an argument is of the wrong kind.
         MissingExtraError: wandb is not installed.
+
+    Example:
+        >>> import torchtap as tt
+        >>> def train(model, steps):
+        ...     import wandb
+        ...     from torchtap.integrations import WandbLog
+        ...
+        ...     with tt.watch(model, to=[tt.Stats(), WandbLog(wandb.init())]) as w:
+        ...         for step in steps:
+        ...             w.log(loss=step(model))
+        ...             w.step()
     """
 
     def __init__(
@@ -61,10 +72,10 @@ class WandbLog(StatisticsLog):
             self._run.define_metric(f"{name}/*", step_metric=STEP)
 
     def _hand_on_step(self, logged: LoggedStep) -> None:
-        row: dict[str, Any] = {one.tag: one.value for one in logged.numbers}
-        for one in logged.histograms:
-            cells = (one.counts.tolist(), one.edges.tolist())
-            row[one.tag] = self._histogram_class(np_histogram=cells)
+        row: dict[str, Any] = {number.tag: number.value for number in logged.numbers}
+        for histogram in logged.histograms:
+            cells = (histogram.counts.tolist(), histogram.edges.tolist())
+            row[histogram.tag] = self._histogram_class(np_histogram=cells)
         if not row:
             return
         row[STEP] = logged.step

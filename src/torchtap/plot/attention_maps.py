@@ -65,20 +65,20 @@ def attention(
         >>> figure = tt.plot.attention(net, torch.randn(1, 5, 8))
     """
     figure_class()
-    found = see_attention(model, inputs, kwargs)
-    if not found:
+    seen = see_attention(model, inputs, kwargs)
+    if not seen:
         raise InputError(
             f"No attention was seen in {type(model).__name__}: it has no module named so, and "
             f"neither scaled_dot_product_attention ran, nor a softmax that is multiplied with "
             f"values."
         )
     if layer is None:
-        return _layers(ax, found, type(model).__name__)
-    return _heads(ax, _at(found, layer), layer)
+        return _layers(ax, seen, type(model).__name__)
+    return _heads(ax, _at(seen, layer), layer)
 
 
 def _at(found: Sequence[Attention], layer: str) -> list[Attention]:
-    """The attentions at a path, in a block, or of a pattern."""
+    """Return the attentions at a path, in a block, or of a pattern."""
     if WILDCARDS & set(layer) or layer.startswith("re:"):
         pattern = Pattern.parse(layer)
         chosen = [one for one in found if pattern.matches_module(one.path)]
@@ -95,7 +95,7 @@ def _at(found: Sequence[Attention], layer: str) -> list[Attention]:
 
 
 def _layers(ax: Axes | None, found: Sequence[Attention], model: str) -> Figure:
-    """A panel for each attention."""
+    """Return a panel for each attention."""
     chosen = [found[place] for place in spread(len(found), _MOST_PANELS)]
     maps = [
         None if one.weights is None else one.weights[0].double().mean(0).numpy() for one in chosen
@@ -113,7 +113,7 @@ def _layers(ax: Axes | None, found: Sequence[Attention], model: str) -> Figure:
 
 
 def _heads(ax: Axes | None, found: Sequence[Attention], layer: str) -> Figure:
-    """A panel for each head."""
+    """Return a panel for each head."""
     maps: list[Array | None] = []
     names: list[str] = []
     of: list[Attention] = []
@@ -146,7 +146,7 @@ def _draw(
 ) -> Figure:
     width = _ONE if len(maps) == 1 else min(WIDTH, 2.8 * len(maps) + 0.6)
     figure, axes = panels(ax, len(maps), height=2.75, most_cols=4, one_height=5.2, width=width)
-    limits = limits_of([one for one in maps if one is not None])
+    limits = limits_of([map_ for map_ in maps if map_ is not None])
     for place, (panel, name, values, source) in enumerate(zip(axes, names, maps, of, strict=True)):
         room = inches_across(panel)
         if values is None:

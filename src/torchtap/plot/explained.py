@@ -80,7 +80,7 @@ def explained_figure(
     cols = max(map(len, panels))
     width = max(cols * _INCHES + 0.3, 5.4)
     inches = _INCHES * max(map(_ratio, (one.values for row in rows for one in row)))
-    said = [part for one in notes for part in wrapped(one, 0.97 * width)]
+    said = [part for note in notes for part in wrapped(note, 0.97 * width)]
     figure = figure_class()(
         figsize=(width, len(rows) * (inches + 0.5) + 0.95 + 0.16 * len(said)),
         dpi=DPI,
@@ -191,7 +191,7 @@ def heading_of(what: str, values: Array) -> tuple[str, ...]:
 
 
 def _panels(row: Sequence[Pane]) -> list[_Panel]:
-    """The picture, and each map; of one map alone both as it is and over the picture."""
+    """Return the picture, and each map; of one map alone both as it is and over the picture."""
     if row[0].picture is None:
         return [_Panel(pane, "map") for pane in row]
     maps = [_Panel(row[0], "map")] if len(row) == 1 else []
@@ -211,7 +211,7 @@ def _ratio(values: Array) -> float:
 
 def _head(axes: Axes, lines: Sequence[str], width: float) -> None:
     room = 0.94 * width
-    first, *others = [elide(one, 200) for one in lines]
+    first, *others = [elide(line, 200) for line in lines]
     axes.set_anchor("N")
     write_head(axes, first, others, room=room, points=_HEAD)
 
@@ -230,7 +230,7 @@ def _draw_line(axes: Axes, pane: Pane, limits: Limits) -> None:
     for place in places[~numpy.isfinite(values)]:
         axes.axvline(place, color=colored(values, limits)[place] / 255)
     if pane.labels and len(values) <= _MOST_BARS:
-        names = [elide(printable(one), 12) for one in pane.labels]
+        names = [elide(printable(label), 12) for label in pane.labels]
         axes.set_xticks(places, names, rotation=90, parse_math=False)
     tidy(axes, grid="")
 

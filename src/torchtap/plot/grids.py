@@ -61,9 +61,9 @@ def layout_of(run: Run, record: Record) -> Layout:
     if dims == 2 and one_d and any(name.startswith("Conv") for name in types):
         return "CL"
     if dims == 3 and sees_pictures(run):
-        found = _of_patches(run, record, types)
-        if found is not None:
-            return found
+        layout = _of_patches(run, record, types)
+        if layout is not None:
+            return layout
     raise InputError(_no_layout(record, types))
 
 
@@ -159,13 +159,13 @@ def laid_out(value: Tensor, layout: Layout, rows: int | None) -> tuple[Tensor, l
     """
     if layout == "windows":
         return _joined(value, rows)
-    found = grid_of(value.shape[1])
-    if found is None:
+    grid = grid_of(value.shape[1])
+    if grid is None:
         raise InputError(
             f"{value.shape[1]} tokens are no square grid with 0, 1, 2 or 5 more in front. Draw "
             f"them with tt.plot.tokens."
         )
-    extra, side = found
+    extra, side = grid
     maps = value[:, extra:].movedim(1, -1).reshape(len(value), -1, side, side)
     notes = [f"tokens on a grid of {side}x{side}"]
     return maps, notes + ([f"{extra} in front left out"] if extra else [])

@@ -149,6 +149,14 @@ def feature_maps_overview(
         SiteError: nothing was recorded at a site.
         InputError: a value has no maps.
         MissingExtraError: matplotlib is not installed.
+
+    Example:
+        >>> import torch, torchtap as tt
+        >>> conv = torch.nn.Conv2d(1, 2, 3)
+        >>> with tt.watch(conv, "*") as w, torch.no_grad():
+        ...     _ = conv(torch.rand(1, 1, 5, 5))
+        >>> figure = tt.plot.feature_maps_overview(w.run, ["."], title="Two maps")
+        >>> figure.savefig("maps.png")  # doctest: +SKIP
     """
     chosen = []
     for site in sites:
@@ -188,6 +196,14 @@ def default_site(run: Run) -> Site:
 
     Raises:
         SiteError: no output has maps.
+
+    Example:
+        >>> import torch, torchtap as tt
+        >>> conv = torch.nn.Conv2d(1, 2, 3)
+        >>> with tt.watch(conv, "*") as w, torch.no_grad():
+        ...     _ = conv(torch.ones(1, 1, 5, 5))
+        >>> str(tt.plot.default_site(w.run))
+        '.:output'
     """
     outputs = [site for site in run.sites if site.port == "output"]
     for site in outputs:
@@ -224,7 +240,7 @@ def grid_shape(number_of_maps: int, *, square: int | None = None) -> tuple[int, 
 
 
 def _narrow_heading(maps: Maps, part: float) -> tuple[str, list[str]]:
-    """The heading of a panel of the overview: the site, and lines below it."""
+    """Return the heading of a panel of the overview: the site, and lines below it."""
     room = 0.9 * _PANEL * part
     site, kind, when = maps.title.rsplit("  ", 2)
     return fitted(site, room, TITLE), [kind, when, *wrapped(maps.remark, room, TEXT)]

@@ -71,9 +71,9 @@ class _Kind:
 
     @property
     def words(self) -> str:
-        """The range of it, with the sites at both ends."""
-        finite = [one for one in self.points if math.isfinite(one.rms)]
-        bad = [one for one in self.points if one.bad]
+        """Return the range of it, with the sites at both ends."""
+        finite = [point for point in self.points if math.isfinite(point.rms)]
+        bad = [point for point in self.points if point.bad]
         if not finite:
             where = f": NaN or Inf (magenta) in {plural(len(bad), 'site')}" if bad else ""
             return f"{self.name.capitalize()}: no finite value{where}."
@@ -125,7 +125,7 @@ def gradient_flow(run: Run, step: int | None = None, *, ax: Axes | None = None) 
     tidy(axes, grid="both" if len(rows) <= _MOST_NAMED else "x")
     scale.apply_x(axes)
     _name_rows(run, axes, rows, is_own=ax is None)
-    hidden = zero_by_construction(run, [one.site for kind in kinds for one in kind.points])
+    hidden = zero_by_construction(run, [point.site for kind in kinds for point in kind.points])
     for kind in kinds:
         _draw(axes, kind, hidden)
     _draw_zeros(axes, kinds)
@@ -137,7 +137,7 @@ def gradient_flow(run: Run, step: int | None = None, *, ax: Axes | None = None) 
 
 
 def _step_of(run: Run, step: int | None) -> int:
-    """The step that is drawn; the last with gradients where none is asked for."""
+    """Return the step that is drawn; the last with gradients where none is asked for."""
     gradients = [site for site in run.sites if site.is_gradient or site.port == "step_grad"]
     if not gradients:
         there = (
@@ -195,8 +195,10 @@ def _kinds(run: Run, rows: dict[tuple[str, str], int], step: int) -> list[_Kind]
     def points(ports: Sequence[str]) -> tuple[_Point, ...]:
         sites = [site for site in run.sites if site.port in ports]
         keys = [(site, _row_of(rows, site)) for site in sites]
-        found = [_point(run, site, row, step) for site, row in keys if row is not None]
-        return tuple(sorted((one for one in found if one is not None), key=lambda one: one.row))
+        all_points = [_point(run, site, row, step) for site, row in keys if row is not None]
+        return tuple(
+            sorted((one for one in all_points if one is not None), key=lambda one: one.row)
+        )
 
     kinds = [
         _Kind("forward", BLUE, "o", points(["output"])),
@@ -228,7 +230,7 @@ def _point(run: Run, site: Site, row: int, step: int) -> _Point | None:
 
 def _scale(kinds: Iterable[_Kind]) -> Scale:
     """Always logarithmic: magnitudes are compared by their ratios."""
-    values = np.array([one.rms for kind in kinds for one in kind.points])
+    values = np.array([point.rms for kind in kinds for point in kind.points])
     scale = scale_of(values)
     positive = values[np.isfinite(values) & (values > 0)]
     if scale.kind != "linear" or not positive.size:
@@ -253,32 +255,32 @@ def _name_rows(run: Run, axes: Axes, rows: dict[tuple[str, str], int], *, is_own
 
 
 def _name(run: Run, path: str, leaf: str) -> str:
-    """A module with its class, so that rows of numbers tell what they are."""
+    """Return a module with its class, so that rows of numbers tell what they are."""
     place = f"{path or '.'}[{leaf}]" if leaf else path or "."
     return f"{place} {run.meta.type_name(path)}".rstrip()
 
 
 def _draw(axes: Axes, kind: _Kind, hidden: dict[Site, str]) -> None:
     is_flow = kind.color != GREEN
-    rows = np.array([one.row for one in kind.points])
-    values = np.array([one.rms for one in kind.points])
+    rows = np.array([point.row for point in kind.points])
+    values = np.array([point.rms for point in kind.points])
     size = 3.6 if len(rows) <= _MOST_NAMED else 1.8
     axes.plot(
         values, rows, marker=kind.marker, markersize=size if is_flow else 0.9 * size,
         color=kind.color, linewidth=1.1, linestyle="-" if is_flow else "none", label=kind.name,
         alpha=1.0 if is_flow else 0.8,
     )  # fmt: skip
-    empty = [one for one in kind.points if one.site in hidden]
+    empty = [point for point in kind.points if point.site in hidden]
     if empty:
         axes.plot(
             [one.rms for one in empty], [one.row for one in empty], kind.marker, color="white",
             markersize=size - 1.2, label="zero by construction",
         )  # fmt: skip
-    for one in kind.points:
-        if one.bad:
-            axes.axhspan(one.row - 0.45, one.row + 0.45, color=BAD, alpha=0.22, linewidth=0)
+    for point in kind.points:
+        if point.bad:
+            axes.axhspan(point.row - 0.45, point.row + 0.45, color=BAD, alpha=0.22, linewidth=0)
             axes.plot(
-                [0.985], [one.row], "X", color=BAD, markersize=5, clip_on=False,
+                [0.985], [point.row], "X", color=BAD, markersize=5, clip_on=False,
                 transform=axes.get_yaxis_transform(),
             )  # fmt: skip
 
@@ -290,8 +292,8 @@ def _draw_zeros(axes: Axes, kinds: Sequence[_Kind]) -> None:
     flows = [kind for kind in kinds if kind.color != GREEN] or list(kinds)
     thick = 0.8 / len(flows)
     for place, kind in enumerate(flows):
-        rows = np.array([one.row for one in kind.points]) - 0.4 + (place + 0.5) * thick
-        shares = np.nan_to_num([one.zeros for one in kind.points])
+        rows = np.array([point.row for point in kind.points]) - 0.4 + (place + 0.5) * thick
+        shares = np.nan_to_num([point.zeros for point in kind.points])
         if len(kind.points) > _MOST_NAMED:  # Bars thinner than a pixel flicker.
             beside.plot(shares, rows, color=kind.color, linewidth=0.7, alpha=0.8)
         else:

@@ -64,20 +64,20 @@ def series(run: Run, where: Where, name: str = "std", *, ax: Axes | None = None)
         [0.0, 2.0, 4.0]
     """
     need_run(run, "series")
-    found = read(run, where, name)
+    numbers = read(run, where, name)
     figure, axes = canvas(ax, _HEIGHT)
-    scale = scale_of(found.values)
-    draw_series(axes, found, scale, is_own=ax is None)
+    scale = scale_of(numbers.values)
+    draw_series(axes, numbers, scale, is_own=ax is None)
     label(axes, "step", name)
-    over = plural(len(found.steps), "step")
-    last = int(found.steps[-1]) if len(found.steps) else None
+    over = plural(len(numbers.steps), "step")
+    last = int(numbers.steps[-1]) if len(numbers.steps) else None
     lines = [
-        *found.words(),
+        *numbers.words(),
         scale.words,
-        thinned_words(len(found.steps)),
-        *zero_words(run, found.sites, last),
+        thinned_words(len(numbers.steps)),
+        *zero_words(run, numbers.sites, last),
     ]
-    write_head(axes, f"{name} of {found.what} over {over}", lines)
+    write_head(axes, f"{name} of {numbers.what} over {over}", lines)
     return figure
 
 
@@ -115,8 +115,8 @@ def updates(run: Run, *, ax: Axes | None = None) -> Figure:
             "This run has no updates of parameters. Watch '*:update,param' while an optimizer "
             "makes its steps: tt.watch(model, '*:update,param', to=tt.Stats())."
         )
-    found = read(run, sites, "update_ratio")
-    has_ratio = [bool(np.isfinite(one).any()) for one in found.values]
+    numbers = read(run, sites, "update_ratio")
+    has_ratio = [bool(np.isfinite(value).any()) for value in numbers.values]
     if not any(has_ratio):
         reason = run.stats(sites[0]).why_no_ratio or "there is no ratio in any step"
         raise RunError(
@@ -124,27 +124,27 @@ def updates(run: Run, *, ax: Axes | None = None) -> Figure:
             f"tt.watch(model, '*:update,param', to=tt.Stats())."
         )
     without = [str(site) for site, has in zip(sites, has_ratio, strict=True) if not has]
-    found = read(
+    numbers = read(
         run, [site for site, has in zip(sites, has_ratio, strict=True) if has], "update_ratio"
     )
     figure, axes = canvas(ax, _HEIGHT)
-    positive = found.values[np.isfinite(found.values) & (found.values > 0)]
-    scale = _log_scale(found, positive)
-    draw_series(axes, found, scale, is_own=ax is None)
+    positive = numbers.values[np.isfinite(numbers.values) & (numbers.values > 0)]
+    scale = _log_scale(numbers, positive)
+    draw_series(axes, numbers, scale, is_own=ax is None)
     if scale.kind != "linear":
         axes.axhline(_USUAL_RATIO, color=GREY, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1.5)
     label(axes, "step", "‖update‖ / ‖parameter‖")
-    lines = [*found.words(), scale.words, thinned_words(len(found.steps))]
+    lines = [*numbers.words(), scale.words, thinned_words(len(numbers.steps))]
     if scale.kind != "linear":
         lines.append("Dashed: 1e-3, a rule of thumb.")
     if without:
         lines.append(f"{plural(len(without), 'update')} without a ratio, as {without[0]}.")
-    write_head(axes, f"Updates against weights: {plural(len(found.sites), 'parameter')}", lines)
+    write_head(axes, f"Updates against weights: {plural(len(numbers.sites), 'parameter')}", lines)
     return figure
 
 
 def _log_scale(found: Readings, positive: Any) -> Scale:
-    """A logarithmic scale, with a place for zeros where there are any."""
+    """Return a logarithmic scale, with a place for zeros where there are any."""
     if not positive.size:
         return Scale("linear", 0.0, 1.0)
     low = min(float(positive.min()), _USUAL_RATIO / 3)

@@ -21,7 +21,7 @@ _SLACK = 1e-3
 def pixels_of(
     image: Any, *, mean: Sequence[float] | None = None, std: Sequence[float] | None = None
 ) -> Array:
-    """A picture as ``uint8[H, W, 3]``.
+    """Return a picture as ``uint8[H, W, 3]``.
 
     Args:
         image: a PIL image; a NumPy array ``[H, W]`` or ``[H, W, C]``; a tensor ``[H, W]``,
@@ -48,11 +48,11 @@ def pixels_of(
             f"The picture is a {type(image).__name__}; expected a PIL image, an array [H, W, 3] or "
             f"a tensor [3, H, W]. Open a file with PIL.Image.open."
         )
-    found = typed(str(array.dtype), image.shape)
-    array = _channels_last(array, found, is_tensor=is_tensor)
+    what = typed(str(array.dtype), image.shape)
+    array = _channels_last(array, what, is_tensor=is_tensor)
     if mean is not None or std is not None:
-        array = _denormalised(array, found, mean, std)
-    pixels = _bytes(array, found)
+        array = _denormalised(array, what, mean, std)
+    pixels = _bytes(array, what)
     if pixels.shape[2] == 1:
         return pixels.repeat(3, axis=2)
     return pixels[..., :3]

@@ -53,7 +53,7 @@ class Maps:
 
     @property
     def limits(self) -> tuple[float, float]:
-        """The least and the largest value that have a colour of their own."""
+        """Return the least and the largest value that have a colour of their own."""
         if self.signed:
             most = self.reach or max(abs(self.low), abs(self.high))
             return -most, most
@@ -172,7 +172,7 @@ def _remarks(maps: Maps) -> list[str]:
     bad = bad_words(maps.values)
     if bad:
         said.append(f"{bad} (magenta)")
-    states = [constant_of(one) for one in maps.values]
+    states = [constant_of(value) for value in maps.values]
     zero, constant = states.count("0"), len([s for s in states if s and s != "0"])
     if zero:
         said.append(f"{count(zero)} all zero")
@@ -189,7 +189,7 @@ def bad_words(values: Array) -> str:
 
 
 def constant_of(one: Array) -> str:
-    """``0`` or the constant that a map consists of; empty if it varies."""
+    """Return ``0`` or the constant that a map consists of; empty if it varies."""
     import numpy
 
     first = one.flat[0]

@@ -100,14 +100,14 @@ class _Axis:
             from matplotlib.ticker import MaxNLocator
 
             values = MaxNLocator(4).tick_values(self.low, self.high)
-            inside = [float(one) for one in values if self.low <= one <= self.high]
+            inside = [float(value) for value in values if self.low <= value <= self.high]
             return inside, [number(float(f"{one:.6g}")) for one in inside]
         reach = max(abs(self.low), abs(self.high))
         first, last = round(math.log10(self.linear_below)), math.floor(math.log10(reach))
         by = max(1, -(-(last - first + 1) // 3))
         powers = [10.0**one for one in range(last, first - 1, -by)]
-        values = [*(-one for one in powers), 0.0, *powers]
-        inside = [one for one in values if self.low <= one <= self.high]
+        values = [*(-power for power in powers), 0.0, *powers]
+        inside = [value for value in values if self.low <= value <= self.high]
         return self.place(np.array(inside)).tolist(), [number(one) for one in inside]
 
 
@@ -158,28 +158,28 @@ def histograms(run: Run, where: Where, *, ax: Axes | None = None) -> Figure:
 def _draw(axes: Axes, run: Run, site: Site, *, is_only: bool) -> None:
     kept = _kept_steps(run, site)
     steps = [kept[place] for place in spread(len(kept), MOST_RIDGES)]
-    found: list[tuple[int | None, Statistics]] = [
+    by_step: list[tuple[int | None, Statistics]] = [
         (step, run.stats(site, step=step)) for step in steps
     ]
-    if not found:
-        found = [(None, run.stats(site, step="all"))]
-    if all(stats.histogram is None for _, stats in found):
+    if not by_step:
+        by_step = [(None, run.stats(site, step="all"))]
+    if all(stats.histogram is None for _, stats in by_step):
         raise InputError(
             f"{site} has no histograms: they were not counted. Measure with "
             f"tt.Stats(histogram=True), which is the default."
         )
-    axis = _axis_of([stats for _, stats in found])
+    axis = _axis_of([stats for _, stats in by_step])
     title = f"Histograms of {site} over the steps" if is_only else str(site)
     points = 10.5 if is_only else 8.5
     if axis is None:
-        say(axes, _nothing([stats for _, stats in found]))
+        say(axes, _nothing([stats for _, stats in by_step]))
         write_head(axes, title, points=points, room=1.1 * inches_across(axes))
         return
-    ridges = [_ridge(step, stats, axis) for step, stats in found]
+    ridges = [_ridge(step, stats, axis) for step, stats in by_step]
     _draw_ridges(axes, ridges, axis)
     if is_only and ridges[0].step is not None:
         label(axes, y="step")
-    said = _words(run, site, ridges, [stats for _, stats in found], len(kept))
+    said = _words(run, site, ridges, [stats for _, stats in by_step], len(kept))
     if is_only:
         write_head(axes, title, said)
     else:
@@ -197,15 +197,15 @@ def _kept_steps(run: Run, site: Site) -> list[int]:
 
 
 def _axis_of(several: Sequence[Statistics]) -> _Axis | None:
-    """The axis of all ridges; none where nothing but zeros was counted."""
+    """Return the axis of all ridges; none where nothing but zeros was counted."""
     parts = [one.histogram for one in several if one.histogram is not None]
-    values = np.concatenate([one.middles for one in parts]) if parts else np.zeros(0)
+    values = np.concatenate([part.middles for part in parts]) if parts else np.zeros(0)
     values = values[values != 0]
     if not len(values):
         return None
-    ends = [_ends(one) for one in parts]
-    low, high = min(one[0] for one in ends), max(one[1] for one in ends)
-    own = [_magnitudes(one) for one in parts]
+    ends = [_ends(part) for part in parts]
+    low, high = min(end[0] for end in ends), max(end[1] for end in ends)
+    own = [_magnitudes(part) for part in parts]
     middle, least = (max(one[place] for one in own) for place in (0, 1))
     reach = max(abs(low), abs(high))
     low, high = min(low, 0.0) if low < 0.3 * high else low, max(high, 0.0) if high < 0 else high
@@ -225,7 +225,7 @@ def _ends(histogram: Histogram) -> tuple[float, float]:
     there = histogram.middles != 0
     if not there.any():
         return 0.0, 0.0
-    low, high = (one[there] for one in histogram.edges)
+    low, high = (edge[there] for edge in histogram.edges)
     ends = np.cumsum(histogram.counts[there])
     last = len(ends) - 1
     first, final = (np.searchsorted(ends, share * ends[-1]) for share in (_TAILS, 1 - _TAILS))
@@ -233,7 +233,7 @@ def _ends(histogram: Histogram) -> tuple[float, float]:
 
 
 def _magnitudes(histogram: Histogram) -> tuple[float, float]:
-    """The middle magnitude of what is not zero, and the one below which a twentieth lies."""
+    """Return the middle magnitude of what is not zero, and the one below which a twentieth lies."""
     sizes, counts = np.abs(histogram.middles), histogram.counts
     order = np.argsort(sizes)
     there = order[sizes[order] != 0]
@@ -331,11 +331,11 @@ def _words(
 ) -> list[str]:
     low = min((one.min for one in several if one.num_finite), default=math.nan)
     high = max((one.max for one in several if one.num_finite), default=math.nan)
-    bad = sum(one.bad for one in ridges)
+    bad = sum(ridge.bad for ridge in ridges)
     said = f"Range {number(low)} to {number(high)}."
     if bad:
         said += f" {count(bad)} NaN or Inf."
-    beyond = max(one.beyond for one in ridges)
+    beyond = max(ridge.beyond for ridge in ridges)
     if beyond > 1e-6:
         said += f" At most {number(100 * beyond)}% of a step lies beyond the axis."
     steps = len(run.over_steps(site, "numel")[0])

@@ -48,7 +48,7 @@ class Scale:
 
     @property
     def words(self) -> str:
-        """The sentence on the axis; empty where it is plain."""
+        """Return the sentence on the axis; empty where it is plain."""
         if self.kind == "log and zero":
             return f"Zeros stand at 0; the axis is logarithmic above {number(self.linear_below)}."
         if self.kind == "signed log":
@@ -96,12 +96,12 @@ class Scale:
         first, last = math.floor(math.log10(least)), math.ceil(math.log10(most))
         by = max(1, -(-(last - first + 1) // (8 if self.kind != "signed log" else 4)))
         powers = [10.0**one for one in range(last, first - 1, -by)]
-        if self.kind == "log" and sum(self.low <= one <= self.high for one in powers) < 2:
+        if self.kind == "log" and sum(self.low <= power <= self.high for power in powers) < 2:
             powers = [m * 10.0**e for e in range(first, last + 1) for m in (1, 2, 5)]
         if self.kind == "log":
             return powers
         if self.kind == "signed log":
-            return [*(-one for one in powers), 0.0, *powers]
+            return [*(-power for power in powers), 0.0, *powers]
         return [0.0, *powers]
 
     def norm(self) -> Normalize:
@@ -132,7 +132,7 @@ def scale_of(values: Array | Iterable[Array]) -> Scale:
         ['linear', 'log', 'log and zero']
     """
     parts = [values] if isinstance(values, np.ndarray) else list(values)
-    flat = np.concatenate([np.ravel(one) for one in parts]) if parts else np.zeros(0)
+    flat = np.concatenate([np.ravel(part) for part in parts]) if parts else np.zeros(0)
     finite = flat[np.isfinite(flat)]
     if not finite.size:
         return Scale("linear", 0.0, 1.0)
@@ -166,5 +166,5 @@ def padded(low: float, high: float) -> tuple[float, float]:
 
 
 def _tidied(value: float, high: float) -> float:
-    """A tick's value without what floats add to it."""
+    """Return a tick's value without what floats add to it."""
     return 0.0 if abs(value) < 1e-12 * abs(high) else float(f"{value:.6g}")

@@ -88,14 +88,18 @@ def spectra(
     finite = {site: value for site, value in finite.items() if np.isfinite(value).all()}
     if not finite:
         raise InputError(_no_weight(chosen, matrices))
-    found = [spectrum_of(site, value) for site, value in finite.items()]
+    spectra_of_sites = [spectrum_of(site, value) for site, value in finite.items()]
     figure, axes = canvas(ax, _HEIGHT)
-    scale = scale_of([one.values for one in found])
-    _draw(axes, found, scale, is_own=ax is None)
-    lines = [*_words(found), scale.words, _left_out(chosen, matrices, finite)]
-    title = f"Singular values of {plural(len(found), 'weight')}"
+    scale = scale_of([one.values for one in spectra_of_sites])
+    _draw(axes, spectra_of_sites, scale, is_own=ax is None)
+    lines = [*_words(spectra_of_sites), scale.words, _left_out(chosen, matrices, finite)]
+    title = f"Singular values of {plural(len(spectra_of_sites), 'weight')}"
     write_head(
-        axes, title if len(found) > 1 else f"Singular values of {shown(found[0].site)}", lines
+        axes,
+        title
+        if len(spectra_of_sites) > 1
+        else f"Singular values of {shown(spectra_of_sites[0].site)}",
+        lines,
     )
     return figure
 
@@ -141,7 +145,7 @@ def _leaf(site: Site) -> str:
 
 
 def _words(found: Sequence[Spectrum]) -> list[str]:
-    """The largest of all, and the weight with the least rank against its size."""
+    """Return the largest of all, and the weight with the least rank against its size."""
     top = max(found, key=lambda one: one.values[0])
     said = [f"Largest: {number(float(top.values[0]))} ({shown(top.site)})."]
     short = [one for one in found if one.rank < len(one.values)]

@@ -76,23 +76,29 @@ def heatmap(run: Run, where: Where, name: str = "std", *, ax: Axes | None = None
         (3, 4, 4)
     """
     need_run(run, "heatmap")
-    found = read(run, where, name)
-    rows = len(found.sites)
+    numbers = read(run, where, name)
+    rows = len(numbers.sites)
     height = min(max(_ROW * rows + 1.45, _LEAST), _MOST)
     figure, axes = canvas(ax, height)
-    scale = scale_of(found.values)
-    columns = columns_of(len(found.steps))
-    axes.imshow(_colored(found, scale, columns), aspect="auto", interpolation="nearest")
+    scale = scale_of(numbers.values)
+    columns = columns_of(len(numbers.steps))
+    axes.imshow(_colored(numbers, scale, columns), aspect="auto", interpolation="nearest")
     tidy(axes, grid="")
     axes.spines[["left", "bottom"]].set_visible(False)
-    _name_rows(axes, found, is_own=ax is None)
-    _name_columns(axes, found, columns)
-    _point_at_bad(axes, found, columns)
+    _name_rows(axes, numbers, is_own=ax is None)
+    _name_columns(axes, numbers, columns)
+    _point_at_bad(axes, numbers, columns)
     _bar(axes, scale, name)
     label(axes, "step")
-    last = int(found.steps[-1]) if len(found.steps) else None
-    lines = [*found.words(), *_said(found, scale, columns), *zero_words(run, found.sites, last)]
-    write_head(axes, f"{name} of {found.what} over {count(len(found.steps))} steps", lines, above=3)
+    last = int(numbers.steps[-1]) if len(numbers.steps) else None
+    lines = [
+        *numbers.words(),
+        *_said(numbers, scale, columns),
+        *zero_words(run, numbers.sites, last),
+    ]
+    write_head(
+        axes, f"{name} of {numbers.what} over {count(len(numbers.steps))} steps", lines, above=3
+    )
     return figure
 
 
@@ -118,12 +124,12 @@ def furthest(values: Array, columns: Array) -> Array:
     finite = np.isfinite(values)
     high = np.maximum.reduceat(np.where(finite, values, -np.inf), starts, axis=1)
     low = np.minimum.reduceat(np.where(finite, values, np.inf), starts, axis=1)
-    found = np.where(np.abs(low) > np.abs(high), low, high)
-    return np.where(np.isfinite(found), found, np.nan)
+    farther = np.where(np.abs(low) > np.abs(high), low, high)
+    return np.where(np.isfinite(farther), farther, np.nan)
 
 
 def _colored(found: Readings, scale: Scale, columns: Array) -> Array:
-    """``uint8[N, C, 4]``."""
+    """Return ``uint8[N, C, 4]``."""
     shown = furthest(found.values, columns)
     starts = columns[:-1]
     bad = (found.nonfinite > 0) | np.isinf(found.values)
@@ -206,7 +212,9 @@ def _bar(axes: Axes, scale: Scale, name: str) -> None:
 
     norm = scale.norm()
     low, high = norm.vmin or 0.0, norm.vmax or 1.0
-    within = [one for one in scale.ticks() if low <= one <= high] if scale.kind != "linear" else []
+    within = (
+        [tick for tick in scale.ticks() if low <= tick <= high] if scale.kind != "linear" else []
+    )
     ticks = {"ticks": FixedLocator(within)} if within else {}
     colors = ScalarMappable(norm, SIGNED if scale.low < 0 else MAGNITUDE)
     color_bar(axes, colors, name=name, **ticks)

@@ -52,14 +52,14 @@ class SitePair(Printed):
             RunError: one of them has no histogram, or nothing finite.
             MissingExtraError: matplotlib is not installed.
         """
-        found = [one.histogram for one in self.stats]
-        for name, one in zip(self.names, found, strict=True):
+        both = [one.histogram for one in self.stats]
+        for name, one in zip(self.names, both, strict=True):
             if one is None or not one.num_counted:
                 raise RunError(
                     f"{name} has no histogram of this step: nothing was finite, or it is kept no "
                     f"longer. Watch with a larger tt.Stats(keep=...)."
                 )
-        histograms = [one for one in found if one is not None]
+        histograms = [one for one in both if one is not None]
         edges = common_edges(histograms)
         figure, axes = canvas(ax, 3.0)
         for one, name, color in zip(histograms, self.names, (BLUE, VERMILION), strict=True):
@@ -147,8 +147,8 @@ def _number(stats: Statistics, name: str) -> str:
 
 def common_edges(histograms: list[Histogram]) -> NDArray[np.float64]:
     """Ends of equal cells from the lowest 1st to the highest 99th percentile, ``float64[41]``."""
-    low = min(one.quantile(0.01) for one in histograms)
-    high = max(one.quantile(0.99) for one in histograms)
+    low = min(histogram.quantile(0.01) for histogram in histograms)
+    high = max(histogram.quantile(0.99) for histogram in histograms)
     if low == high:
         low, high = low - 0.5, high + 0.5
     return np.linspace(low, high, _CELLS + 1)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 BAD = (0.85, 0.0, 0.85, 1.0)
 """Magenta stands in neither colour map: it marks NaN and Inf."""
 MAGNITUDE, SIGNED = "viridis", "RdBu_r"
-INK, GREY, FAINT, PAPER = "#1a1a1a", "#555555", "#d9d9d9", "#f4f4f4"
+INK, GREY, PAPER = "#1a1a1a", "#555555", "#f4f4f4"
 BLUE, VERMILION, GREEN = "#0072b2", "#d55e00", "#009e73"
 CATEGORIES = (BLUE, VERMILION, GREEN, "#cc79a7", "#56b4e9", "#e69f00", "#000000")
 """Okabe and Ito 2008, "Color Universal Design", without its yellow, which is faint on white."""
@@ -52,7 +52,7 @@ def printable(text: str) -> str:
 
 @lru_cache(maxsize=1)
 def _characters() -> frozenset[int]:
-    """The characters that both kinds of font in figures have."""
+    """Return the characters that both kinds of font in figures have."""
     fonts = (_font(one) for one in ("sans-serif", "monospace"))
     first, second = (frozenset(font.get_charmap()) for font in fonts)
     return first & second
@@ -86,7 +86,7 @@ def inches_of(text: str, points: float) -> float:
 
 
 def fitted(text: str, inches: float, points: float = SMALL) -> str:
-    """A printable text, shortened in the middle where it is wider than the inches."""
+    """Return a printable text, shortened in the middle where it is wider than the inches."""
     text = printable(text[:400] + text[-400:] if len(text) > 800 else text)
     if inches_of(text, points) <= inches:
         return text
@@ -143,8 +143,8 @@ def wrapped(text: str, inches: float, points: float = TEXT) -> list[str]:
 
 def plain(texts: Sequence[Text]) -> None:
     """Draw texts as they are: ``$`` opens no formula."""
-    for one in texts:
-        one.set_parse_math(False)
+    for text in texts:
+        text.set_parse_math(False)
 
 
 # ---------------------------------------------------------------------- axes
@@ -227,7 +227,7 @@ def write_head(
         above: points that are left free above the axes.
     """
     room = _room_above(ax) if room is None else room
-    said = [part for one in lines if one for part in wrapped(one, room)]
+    said = [part for line in lines if line for part in wrapped(line, room)]
     titles = wrapped(title, room, points) if isinstance(title, str) else title
     pad = 6.0 + above
     if said:

@@ -79,11 +79,11 @@ class Tokens:
         own = self.values[self.extra :]
         own = np.nan_to_num(own - own.mean(0), posinf=0.0, neginf=0.0)
         left, sizes, _ = np.linalg.svd(own, full_matrices=False)
-        found = np.zeros((len(own), 3))
+        axes = np.zeros((len(own), 3))
         num = min(3, len(sizes))
-        found[:, :num] = left[:, :num] * sizes[:num]
-        low, high = found.min(0), found.max(0)
-        scaled = (found - low) / np.where(high > low, high - low, 1.0)
+        axes[:, :num] = left[:, :num] * sizes[:num]
+        low, high = axes.min(0), axes.max(0)
+        scaled = (axes - low) / np.where(high > low, high - low, 1.0)
         return scaled.reshape(self.side, self.side, 3)
 
 
@@ -118,13 +118,13 @@ def tokens(run: Run, site: str | Site, image: Any = None, *, ax: Axes | None = N
     """
     need_run(run, "tokens")
     record = run.record(site)
-    found = _tokens_of(
+    token_texts = _tokens_of(
         record.value, str(record.site), is_picture=image is not None or sees_pictures(run)
     )
     kind = typed(str(record.kept.dtype).removeprefix("torch."), tuple(record.kept.shape))
     title = f"Tokens of {shown(record.site)}, {kind}, step {record.step}"
-    draw = _on_grid if found.side else _in_row
-    return draw(ax, found, title, None if image is None else pixels_of(image))
+    draw = _on_grid if token_texts.side else _in_row
+    return draw(ax, token_texts, title, None if image is None else pixels_of(image))
 
 
 def _tokens_of(value: Tensor, where: str, *, is_picture: bool) -> Tokens:
@@ -163,13 +163,13 @@ def _on_grid(ax: Axes | None, found: Tokens, title: str, picture: Array | None) 
     _map(places[1], found.laid(likeness), name, limits=(-1.0, 1.0), bar=True)
     places[2].imshow(found.components, interpolation="nearest")
     _head(places[2], "three components", "as red, green, blue")
-    for one in axes:
-        one.set_xticks([])
-        one.set_yticks([])
-        one.spines[:].set_visible(False)
+    for axis in axes:
+        axis.set_xticks([])
+        axis.set_yticks([])
+        axis.spines[:].set_visible(False)
     said = f"{found.side}x{found.side} patches"
     if found.extra:
-        norms_in_front = ", ".join(number(float(one)) for one in found.norms[: found.extra])
+        norms_in_front = ", ".join(number(float(norm)) for norm in found.norms[: found.extra])
         said += f", {plural(found.extra, 'token')} in front with a norm of {norms_in_front}"
     title_above(figure, ax, title, f"{said}. The likeness is a cosine.")
     return figure

@@ -43,7 +43,7 @@ def parameters(source: Any, where: Where, figure: str) -> dict[Site, Tensor]:
 
 
 def parameter(source: Any, site: str | Site, figure: str) -> tuple[Site, Tensor]:
-    """One parameter: ``conv1`` and ``conv1:output`` mean ``conv1:param[weight]``.
+    """Return one parameter: ``conv1`` and ``conv1:output`` mean ``conv1:param[weight]``.
 
     Args:
         source: a model, or a run.
@@ -56,8 +56,8 @@ def parameter(source: Any, site: str | Site, figure: str) -> tuple[Site, Tensor]
     wanted = site if isinstance(site, Site) else Site.parse(site)
     if wanted.port != "param" or not wanted.leaf:
         wanted = Site(wanted.path, "param", "weight")
-    found = parameters(source, None if hasattr(source, "select") else "*:param", figure)
-    known = {one: value for one, value in found.items() if one.port == "param"}
+    params = parameters(source, None if hasattr(source, "select") else "*:param", figure)
+    known = {one: value for one, value in params.items() if one.port == "param"}
     if wanted not in known:
         near = did_you_mean(str(wanted), [str(one) for one in known])
         raise SiteError(f"There is no parameter at {str(wanted)!r}{near}")
@@ -66,16 +66,18 @@ def parameter(source: Any, site: str | Site, figure: str) -> tuple[Site, Tensor]
 
 def _of_model(model: Any, where: Where) -> dict[Site, Tensor]:
     modules, _ = modules_of(model)
-    found: dict[Site, Tensor] = {}
+    by_site: dict[Site, Tensor] = {}
     for tap in make_plan(model, where).taps:  # type: ignore[arg-type]
         chosen = tap.filters.get("param")
         names = state_names(modules[tap.path])["param"] if chosen is not None else []
         for name in names:
             if chosen is not None and chosen.accepts(name):
-                found[Site(tap.path, "param", name)] = modules[tap.path]._parameters[name].detach()  # type: ignore[union-attr]
-    if not found:
+                param = modules[tap.path]._parameters[name]
+                assert param is not None  # A name of its state.
+                by_site[Site(tap.path, "param", name)] = param.detach()
+    if not by_site:
         raise SiteError(f"No parameter fits {where!r}. Parameters are selected by '*:param'.")
-    return found
+    return by_site
 
 
 def _of_run(run: Run, where: Where, figure: str) -> dict[Site, Tensor]:
@@ -106,5 +108,5 @@ def _is_strided(value: Tensor) -> bool:
 
 
 def kind_words(value: Tensor) -> str:
-    """``float32[16, 3, 3, 3]``."""
+    """Return ``float32[16, 3, 3, 3]``."""
     return typed(str(value.dtype).removeprefix("torch."), tuple(value.shape))

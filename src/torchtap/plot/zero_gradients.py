@@ -42,15 +42,15 @@ def zero_by_construction(run: Run, sites: Sequence[Site] | None = None) -> dict[
         {Site(path='0', port='param_grad', leaf='bias'): 'the batch norm 1 subtracts it again'}
     """
     asked = run.sites if sites is None else sites
-    found = {}
+    why_zero = {}
     for site in asked:
         if site.port not in _PORTS or site.leaf != "bias":
             continue
         norm = _norm_behind(run, site.path)
         weight = Site(site.path, site.port, "weight")
         if norm and weight in run and _is_rounding(run, site, weight):
-            found[site] = f"the batch norm {norm} subtracts it again"
-    return found
+            why_zero[site] = f"the batch norm {norm} subtracts it again"
+    return why_zero
 
 
 def zero_words(run: Run, sites: Sequence[Site], step: int | None) -> list[str]:
@@ -61,20 +61,20 @@ def zero_words(run: Run, sites: Sequence[Site], step: int | None) -> list[str]:
         sites: that are drawn.
         step: the last of the run; none without steps.
     """
-    found = {} if step is None else zero_by_construction(run, sites)
-    if not found:
+    why_zero = {} if step is None else zero_by_construction(run, sites)
+    if not why_zero:
         return []
-    site, reason = next(iter(found.items()))
-    if len(found) == 1:
+    site, reason = next(iter(why_zero.items()))
+    if len(why_zero) == 1:
         return [f"{site} is zero by construction, up to rounding: {reason}."]
     return [
-        f"{plural(len(found), 'gradient')} of biases are zero by construction, up to rounding, as "
-        f"{site}: {reason}."
+        f"{plural(len(why_zero), 'gradient')} of biases are zero by construction, up to rounding, "
+        f"as {site}: {reason}."
     ]
 
 
 def _norm_behind(run: Run, path: str) -> str:
-    """The path of the normalisation that stands right behind a layer in the same parent."""
+    """Return the path of the normalisation that stands right behind a layer in the same parent."""
     modules = run.meta.modules
     if not any(name in modules.get(path, ()) for name in _LAYERS):
         return ""

@@ -9,8 +9,8 @@ In the order in which it is read:
 - :mod:`~torchtap.runs.records`: records as columns. :mod:`~torchtap.runs.memory`: ``tt.Memory``.
   :mod:`~torchtap.runs.rows` and :mod:`~torchtap.runs.row_dataset`: the rows of a site, for probes.
 - ``single_file/`` and ``store/``: a run in a file, a run in a folder. Both have checksums.
-  :mod:`~torchtap.runs.open_run`: ``tt.open`` of both. :mod:`~torchtap.runs.list_runs`: what is in
-  them, without torch, as a :mod:`~torchtap.runs.listing`. :mod:`~torchtap.runs.export`: to others.
+  :mod:`~torchtap.runs.open_run`: ``tt.open`` of both. :mod:`~torchtap.runs.inventory`: what is in
+  them, without torch. :mod:`~torchtap.runs.export`: to others.
 - ``tables/``: rows per site and per module. :mod:`~torchtap.runs.show` prints a run.
 - ``merging/``: the runs of all ranks as one.
 """

@@ -41,7 +41,7 @@ class Contents:
 
     Attributes:
         index: finds the places of records.
-        kept: the records.
+        recorded: the records, of all phases.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Contents:
         self.phase = phase
         self.meta = source.meta
         self.index = RecordIndex(records, phase)
-        self.kept = records
+        self.recorded = records
         self._revision = series.revision
         self._unmeasured_steps: dict[Site, list[int]] = {}
         self._of_phase: dict[str, Contents] = {}
@@ -67,13 +67,13 @@ class Contents:
         if phase not in PHASES:
             raise InputError(f"phase is {phase!r}; expected one of {', '.join(PHASES)}.")
         series = (self.series.evaluation if phase == EVAL else None) or Series(1)
-        if not series.sites and not self.kept.in_phase(phase).any() and self.sites:
+        if not series.sites and not self.recorded.in_phase(phase).any() and self.sites:
             raise SiteError(f"Nothing was recorded in the phase {phase!r}.")
-        return self._of_phase.setdefault(phase, Contents(self.source, self.kept, series, phase))
+        return self._of_phase.setdefault(phase, Contents(self.source, self.recorded, series, phase))
 
     def is_current(self, records: Records, series: Series) -> bool:
         """Return whether this snapshot still describes ``records`` and ``series``."""
-        is_same = records is self.kept and len(records) == len(self)
+        is_same = records is self.recorded and len(records) == len(self)
         return is_same and series.revision == self._revision
 
     def __len__(self) -> int:
@@ -82,7 +82,7 @@ class Contents:
     @cached_property
     def selection(self) -> Selection:
         """The sites that were recorded or measured, and how they are looked up."""
-        known = dict.fromkeys([*self.kept.sites, *self.series.sites])
+        known = dict.fromkeys([*self.recorded.sites, *self.series.sites])
         in_order = [site for site in dict.fromkeys(self.source.expected) if site in known]
         known = {**dict.fromkeys(in_order), **known}
         meta = self.meta
@@ -141,16 +141,16 @@ class Contents:
     ) -> Record:
         """See :meth:`Run.record <torchtap.runs.run.Run.record>`."""
         site = self.resolve(site)
-        found = self.index.filter_places(self.index.places_of(site), phase)
+        places = self.index.filter_places(self.index.places_of(site), phase)
         for name, wanted in (("step", step), ("call", call), ("backward", backward)):
             if wanted is not None:
-                found = found[self.index.column_at(name, found) == wanted]
-        if not len(found):
+                places = places[self.index.column_at(name, places) == wanted]
+        if not len(places):
             self._refuse_measured(site)
             raise SiteError(self.index.no_record_message(site, step, call, backward, phase))
         # Of several backwards the one that came last.
-        steps, calls = self.index.column_at("step", found), self.index.column_at("call", found)
-        return self.kept[int(found[np.lexsort((found, calls, steps))[-1]])]
+        steps, calls = self.index.column_at("step", places), self.index.column_at("call", places)
+        return self.recorded[int(places[np.lexsort((places, calls, steps))[-1]])]
 
     def records(
         self,
@@ -163,12 +163,12 @@ class Contents:
         wanted = None if steps is None else {steps} if isinstance(steps, int) else set(steps)
         places: Places = np.arange(self.index.length)
         if where is not None:
-            numbers = [self.kept.number_of(site) for site in self.select(where)]
-            chosen = np.zeros(len(self.kept.sites), dtype=bool)
+            numbers = [self.recorded.number_of(site) for site in self.select(where)]
+            chosen = np.zeros(len(self.recorded.sites), dtype=bool)
             chosen[[number for number in numbers if number is not None]] = True
             places = np.flatnonzero(chosen[self.index.column("site")])
         places = self.index.filter_places(places, phase, wanted)
-        return self.kept.at(self.index.in_call_order(places, self.sites))
+        return self.recorded.at(self.index.in_call_order(places, self.sites))
 
     def cat(self, site: str | Site, *, steps: int | Iterable[int] | None = None) -> Tensor:
         """See :meth:`Run.cat <torchtap.runs.run.Run.cat>`."""
@@ -208,14 +208,14 @@ class Contents:
 
     def _rows_of(self, site: Site) -> SiteRows:
         self._refuse_measured(site)
-        found = self.index.filter_places(self.index.places_of(site), self.phase)
-        steps, calls = self.index.column_at("step", found), self.index.column_at("call", found)
-        found = found[np.lexsort((found, calls, steps))]
-        steps, calls = self.index.column_at("step", found), self.index.column_at("call", found)
+        places = self.index.filter_places(self.index.places_of(site), self.phase)
+        steps, calls = self.index.column_at("step", places), self.index.column_at("call", places)
+        places = places[np.lexsort((places, calls, steps))]
+        steps, calls = self.index.column_at("step", places), self.index.column_at("call", places)
         # Of several backwards through one call the last.
-        is_last = np.ones(len(found), dtype=bool)
+        is_last = np.ones(len(places), dtype=bool)
         is_last[:-1] = (np.diff(steps) != 0) | (np.diff(calls) != 0)
-        return SiteRows(self.kept, found[is_last], site)
+        return SiteRows(self.recorded, places[is_last], site)
 
     # ------------------------------------------------------------------ what is missing
 

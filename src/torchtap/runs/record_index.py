@@ -149,7 +149,7 @@ class RecordIndex:
         numbers, steps = (self.column_at(name, places).tolist() for name in ("site", "step"))
         phases = self.phases_at(places)
         for place, number, step, phase in zip(places.tolist(), numbers, steps, phases, strict=True):
-            yield self._records.sites[number], step, phase, self._records.kept.fact(place)
+            yield self._records.sites[number], step, phase, self._records.values.fact(place)
 
     def no_record_message(
         self, site: Site, step: int | None, call: int | None, backward: int | None, phase: str

@@ -60,7 +60,7 @@ class Stored(Protocol):
 
     @property
     def entries(self) -> Any:
-        """The index, as far as there is one."""
+        """Return the index, as far as there is one."""
 
     def __len__(self) -> int:
         """Return the number of values."""
@@ -69,7 +69,7 @@ class Stored(Protocol):
         """One of them."""
 
     def in_order(self, places: Sequence[int]) -> Iterator[Any]:
-        """Some of them, one after the other."""
+        """Return some of them, one after the other."""
 
     def fact(self, place: int) -> Fact:
         """Return the facts about one value, without reading it."""
@@ -85,8 +85,8 @@ def distinct(column: NDArray[Any]) -> NDArray[Any]:
         return column
     is_new = column[1:] != column[:-1]
     if (column[1:] < column[:-1]).any():
-        found: NDArray[Any] = np.unique(column)
-        return found
+        values: NDArray[Any] = np.unique(column)
+        return values
     chosen: NDArray[Any] = column[np.concatenate([[0], np.flatnonzero(is_new) + 1])]
     return chosen
 
@@ -99,7 +99,7 @@ class _Numbered(Generic[T]):
         self._numbers = {value: number for number, value in enumerate(self.values)}
 
     def number(self, value: T) -> int:
-        """The number of a value, which is new or not."""
+        """Return the number of a value, which is new or not."""
         number = self._numbers.setdefault(value, len(self.values))
         if number == len(self.values):
             self.values.append(value)
@@ -112,7 +112,7 @@ class KeptTensors(list[Any]):
     entries = None
 
     def in_order(self, places: Sequence[int]) -> Iterator[Any]:
-        """Some of them, one after the other."""
+        """Return some of them, one after the other."""
         return map(self.__getitem__, places)
 
     def fact(self, place: int) -> Fact:
@@ -134,14 +134,14 @@ class Records(Sequence[Record]):
     """Records in the order of their arrival.
 
     Attributes:
-        kept: the tensors, one per record; of a file each is read when it is asked for.
+        values: the tensors, one per record; of a file each is read when it is asked for.
         sites: the distinct sites, by first arrival.
         phase_table: phases by number.
         label_table: labels of a record by number.
     """
 
     def __init__(self) -> None:
-        self.kept: Any = KeptTensors()
+        self.values: Any = KeptTensors()
         self.sites: list[Site] = []
         self._site_numbers: dict[Site, int] = {}
         # The identity of a site is looked up first: hashing one takes longer than all the rest.
@@ -173,7 +173,7 @@ class Records(Sequence[Record]):
             versions: of values in memory that may be overwritten; by default none may.
         """
         records = Records()
-        records.kept = kept
+        records.values = kept
         records.sites = list(sites)
         records._site_numbers = {site: number for number, site in enumerate(sites)}
         records._site_ids = {id(site): number for number, site in enumerate(records.sites)}
@@ -198,7 +198,7 @@ class Records(Sequence[Record]):
         for start in range(0, len(rows), _CHUNK):
             *columns, kept, versions = zip(*rows[start : start + _CHUNK], strict=True)
             with self._lock:
-                self.kept.extend(kept)
+                self.values.extend(kept)
                 self._append(columns, versions)
 
     def _append(self, columns: Sequence[Sequence[Any]], versions: Any) -> None:
@@ -214,7 +214,7 @@ class Records(Sequence[Record]):
             numbers = [self._number_of(site) for site in sites]
         new["site"], new["step"], new["call"], new["backward"] = numbers, steps, calls, backwards
         new["phase"] = [self._phases.number(phase) for phase in phases]
-        new["labels"] = [self._labels.number(one) for one in labels]
+        new["labels"] = [self._labels.number(label) for label in labels]
         new["version"] = versions
         self._length = end
 
@@ -243,17 +243,17 @@ class Records(Sequence[Record]):
         return self.at(np.arange(self._length))
 
     def at(self, places: Places) -> Iterator[Record]:
-        """The records at some places, made one by one."""
+        """Yield the records at some places, made one by one."""
         sites, phases, labels = self.sites, self.phase_table, self.label_table
         for start in range(0, len(places), _CHUNK):
             chunk = places[start : start + _CHUNK]
             columns = [self._table[name][chunk].tolist() for name in _COLUMNS.names or ()]
-            values = self.kept.in_order(chunk.tolist())
+            values = self.values.in_order(chunk.tolist())
             for value, site, step, call, phase, backward, label, version in zip(
                 values, *columns, strict=True
             ):
-                found = (phases[phase], backward, labels[label], value, version)
-                yield new_record(Record, (sites[site], step, call, *found))
+                rest = (phases[phase], backward, labels[label], value, version)
+                yield new_record(Record, (sites[site], step, call, *rest))
 
     def column(self, name: str) -> NDArray[Any]:
         """``site`` (number in ``sites``), ``step``, ``call``, ``backward`` or ``version``, and
@@ -264,40 +264,40 @@ class Records(Sequence[Record]):
 
     def column_at(self, name: str, places: Places) -> NDArray[Any]:
         """Return a column at some places; of a large run on disk the others are not computed."""
-        found: NDArray[Any] = self._table[name][places]
-        return found
+        column: NDArray[Any] = self._table[name][places]
+        return column
 
     def in_phase(self, phase: str) -> NDArray[np.bool_]:
         """Return which records are of a phase."""
-        found: NDArray[np.bool_] = self.column("phase") == self._phases.number(phase)
-        return found
+        is_in_phase: NDArray[np.bool_] = self.column("phase") == self._phases.number(phase)
+        return is_in_phase
 
     def number_of(self, site: Site) -> int | None:
-        """The number of a site, or ``None`` if it has no record."""
+        """Return the number of a site, or ``None`` if it has no record."""
         return self._site_numbers.get(site)
 
     def overwritten_places(self, start: int = 0) -> Places:
-        """The places of records whose tensor was overwritten since, from one on."""
+        """Return the places of records whose tensor was overwritten since, from one on."""
         versions = self.column("version")[start:]
         aliases = np.flatnonzero(versions != UNVERSIONED)
         lost = [
             place + start
             for place, version in zip(aliases.tolist(), versions[aliases].tolist(), strict=True)
-            if self.kept[place + start]._version != version
+            if self.values[place + start]._version != version
         ]
         return np.array(lost, dtype=np.intp)
 
     def without_step(self, step: int) -> Records:
-        """A copy that lacks the records of one step; its columns are taken as a whole."""
+        """Return a copy that lacks the records of one step; its columns are taken as a whole."""
         chosen = self.column("step") != step
         rest = Records()
-        rest.kept.extend(compress(self.kept, chosen.tolist()))
+        rest.values.extend(compress(self.values, chosen.tolist()))
         rest.sites = list(self.sites)
         rest._site_numbers, rest._site_ids = dict(self._site_numbers), dict(self._site_ids)
         rest._phases, rest._labels = _Numbered(self.phase_table), _Numbered(self.label_table)
         rest.phase_table, rest.label_table = rest._phases.values, rest._labels.values
         rest._table = self._table[: self._length][chosen]
-        rest._length = len(rest.kept)
+        rest._length = len(rest.values)
         return rest
 
 
@@ -313,7 +313,7 @@ def overwritten(records: Records, step: int | None = None) -> Iterator[Record]:
 
 
 def _start_of(records: Records, step: int) -> int:
-    """The place after the last record of an earlier step, searched from the end."""
+    """Return the place after the last record of an earlier step, searched from the end."""
     steps, size = records.column("step"), _CHUNK
     while True:
         earlier = np.flatnonzero(steps[-size:] < step)
@@ -338,7 +338,7 @@ class LiveRecords:
         self._marker: Record | None = None
 
     def read(self) -> Records:
-        """All records that the store holds now."""
+        """Return all records that the store holds now."""
         rows = self._contents()
         if isinstance(rows, Records):
             return rows

@@ -73,8 +73,8 @@ class RowDataset(Dataset[Item]):
         return [(row, ids[one]) for row, one in zip(rows, indices, strict=True)]
 
     def _ids_of(self, run: Run) -> list[int | str]:
-        """The id of each row."""
-        found: list[int | str] = []
+        """Return the id of each row."""
+        ids: list[int | str] = []
         steps = self._rows.steps
         sizes = np.diff(self._rows.starts)
         for step in dict.fromkeys(steps.tolist()):
@@ -84,8 +84,8 @@ class RowDataset(Dataset[Item]):
                     f"Step {step} has {len(own)} ids for {many} rows of {self.site}. Give one for "
                     f"each, with w.step(ids=...), or leave them out: dataset(..., ids=False)."
                 )
-            found += own
-        return found
+            ids += own
+        return ids
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(self.__dict__)

@@ -36,7 +36,7 @@ class SiteRows:
         self._records = records
         self._places = places
         self._site = site
-        sizes = [_num_rows(records.kept.fact(place).shape) for place in places.tolist()]
+        sizes = [_num_rows(records.values.fact(place).shape) for place in places.tolist()]
         self.starts: Numbers = np.zeros(len(sizes) + 1, dtype=np.int64)
         np.cumsum(sizes, out=self.starts[1:])
         self.steps: Numbers = records.column_at("step", places)
@@ -59,11 +59,11 @@ class SiteRows:
         if not len(wanted):
             value = self._first_value()
             return value.new_empty((0, *value.shape[1:]), layout=torch.strided)
-        stored = getattr(self._records.kept, "gather", None)
+        stored = getattr(self._records.values, "gather", None)
         if stored is not None:
-            found: Tensor | None = stored(self._places[owners], within)
-            if found is not None:
-                return found
+            gathered: Tensor | None = stored(self._places[owners], within)
+            if gathered is not None:
+                return gathered
         there, which = np.unique(owners, return_inverse=True)
         values = [self._value(owner) for owner in there.tolist()]
         kinds = {(value.dtype, value.shape[1:]) for value in values}
@@ -87,21 +87,21 @@ class SiteRows:
         return out
 
     def first(self, count: int) -> SiteRows:
-        """The rows of the first values; of all, where there are not so many."""
+        """Return the rows of the first values; of all, where there are not so many."""
         return SiteRows(self._records, self._places[:count], self._site)
 
     @property
     def mark(self) -> int:
         """A checksum of steps, numbers of rows and, of values on disk, of what is in them."""
-        found = crc32(self.steps.astype(np.int64).tobytes(), crc32(self.starts.tobytes()))
-        entries = self._records.kept.entries
+        checksum = crc32(self.steps.astype(np.int64).tobytes(), crc32(self.starts.tobytes()))
+        entries = self._records.values.entries
         if entries is not None and "crc32" in entries.columns:
             sums = np.asarray(entries.columns["crc32"][self._places])
-            found = crc32(sums.astype(np.uint32).tobytes(), found)
-        return found
+            checksum = crc32(sums.astype(np.uint32).tobytes(), checksum)
+        return checksum
 
     def step_of(self, row: int) -> int:
-        """The step of a row."""
+        """Return the step of a row."""
         return int(self.steps[np.searchsorted(self.starts, row, side="right") - 1])
 
     def _value(self, owner: int) -> Tensor:
@@ -120,20 +120,21 @@ class SiteRows:
         return self._value(0)
 
     def _checked(self, indices: Any) -> Numbers:
-        found = np.asarray(indices)
-        if found.ndim != 1 or (found.dtype.kind not in "iu" and found.size):
+        numbers = np.asarray(indices)
+        if numbers.ndim != 1 or (numbers.dtype.kind not in "iu" and numbers.size):
             raise InputError(
-                f"rows() takes whole numbers in one dim, and got {found.dtype}{list(found.shape)}."
+                f"rows() takes whole numbers in one dim, and got "
+                f"{numbers.dtype}{list(numbers.shape)}."
             )
-        found = found.astype(np.int64)
-        found = np.where(found < 0, found + len(self), found)
-        beyond = (found < 0) | (found >= len(self))
+        numbers = numbers.astype(np.int64)
+        numbers = np.where(numbers < 0, numbers + len(self), numbers)
+        beyond = (numbers < 0) | (numbers >= len(self))
         if beyond.any():
             raise InputError(
                 f"{self._site} has {len(self):,} rows, and row "
                 f"{np.asarray(indices)[beyond][0]} was asked for."
             )
-        return found
+        return numbers
 
 
 def without_jags(value: Tensor) -> Tensor:

@@ -87,15 +87,15 @@ class RunStatistics:
     def over_steps(self, site: str | Site, name: str) -> tuple[list[int], list[Any]]:
         """See :meth:`Run.over_steps <torchtap.runs.run.Run.over_steps>`."""
         series, site = self._series, self._held.resolve(site)
-        further = [one.name for one in series.statistics]
+        further = [statistic.name for statistic in series.statistics]
         if name not in NAMES:
             further_of(name, further)
         if site not in series and not self._index.by_step(site):
             raise SiteError(self._no_record(site))
         steps, kept = self.steps_of(site), set(self.unmeasured_steps(site))
         if name in COLUMNS:
-            found = self._held.columns.of(site, name).tolist() if site in series else []
-            measured = iter(found)
+            values = self._held.columns.of(site, name).tolist() if site in series else []
+            measured = iter(values)
             return steps, [
                 value_of(self.stats(site, step=step), name) if step in kept else next(measured)
                 for step in steps
@@ -115,11 +115,11 @@ class RunStatistics:
             there, read = self.over_steps(site, name)
             own = np.array(there, dtype=np.int64)
             values = np.array([as_number(name, value) for value in read], dtype=np.float64)
-        found = np.full(len(steps), math.nan)
+        numbers = np.full(len(steps), math.nan)
         # A thread that measures may have added a step since the run was read.
         known = np.isin(own, steps)
-        found[np.searchsorted(steps, own[known])] = values[known]
-        return found
+        numbers[np.searchsorted(steps, own[known])] = values[known]
+        return numbers
 
     def mean_norm(self, where: Where) -> dict[str, float]:
         """See :meth:`Run.mean_norm <torchtap.runs.run.Run.mean_norm>`."""
@@ -154,19 +154,21 @@ class RunStatistics:
             if steps is None:
                 return read_series.whole(self._series, site)
             return read_series.window(self._series, site, steps)
-        found = self._not_measured(site, self._measured_now(site, kept))
+        measured_now = self._not_measured(site, self._measured_now(site, kept))
         if own:
             measured = (
                 read_series.whole(self._series, site)
                 if steps is None
                 else read_series.window(self._series, site, own)
             )
-            found = read_series.without_ratio(measured.merge(found), site)
-        return replace(found, notes=(*found.notes, *read_series.part_of([*own, *kept], wanted)))
+            measured_now = read_series.without_ratio(measured.merge(measured_now), site)
+        return replace(
+            measured_now, notes=(*measured_now.notes, *read_series.part_of([*own, *kept], wanted))
+        )
 
     def _not_measured(self, site: Site, found: Statistics) -> Statistics:
         """Say of statistics of values that the site was measured in other steps."""
-        missing = {one.name: f"{_OF_VALUES}." for one in self._series.statistics}
+        missing = {statistic.name: f"{_OF_VALUES}." for statistic in self._series.statistics}
         return replace(
             found, notes=(*found.notes, _OF_VALUES), extra=Extra(where=str(site), missing=missing)
         )
@@ -183,27 +185,27 @@ class RunStatistics:
         else:
             wanted = per_step.keys() if step is None or isinstance(step, str) else set(step)
             places = self._index.places_at(site, set(wanted))
-        rows = list(self._held.kept.at(places))
+        rows = list(self._held.recorded.at(places))
         if not rows:
             only = step if isinstance(step, int) else None
             raise SiteError(self._no_record(site, only))
-        found = measure_all(row.value for row in rows)
+        measured = measure_all(row.value for row in rows)
         notes = dict.fromkeys(chain.from_iterable(row.labels for row in rows))
         if isinstance(step, list):
             part = read_series.part_of({row.step for row in rows}, step)
-            found = replace(found, notes=(*found.notes, *part))
-        found = replace(found, notes=(*notes, *found.notes))
+            measured = replace(measured, notes=(*measured.notes, *part))
+        measured = replace(measured, notes=(*notes, *measured.notes))
         param = site.compared_with
         if param is None:
-            return found
+            return measured
         if len({row.step for row in rows}) > 1:
-            return read_series.without_ratio(found, site)
-        before = [*self._held.kept.at(self._index.by_step(param).get(rows[0].step, _NONE)[:1])]
+            return read_series.without_ratio(measured, site)
+        before = [*self._held.recorded.at(self._index.by_step(param).get(rows[0].step, _NONE)[:1])]
         norm = measure_all([before[0].value], histogram=False).l2 if before else math.nan
         why = why_no_ratio(norm)
-        if before and found.shape not in (None, shape := tuple(before[0].kept.shape)):
-            norm, why = math.nan, other_shape(shape, found.shape)
-        return replace(found, weight_l2=norm, why_no_ratio=why)
+        if before and measured.shape not in (None, shape := tuple(before[0].kept.shape)):
+            norm, why = math.nan, other_shape(shape, measured.shape)
+        return replace(measured, weight_l2=norm, why_no_ratio=why)
 
     def _no_record(self, site: Site, step: int | None = None) -> str:
         return self._index.no_record_message(site, step, None, None, self._held.phase)
@@ -227,7 +229,7 @@ class RunStatistics:
 
 
 def as_step(step: Any) -> int | list[int] | str | None:
-    """One step, several, or ``all``; whole numbers of any kind, such as numpy's."""
+    """Return one step, several, or ``all``; whole numbers of any kind, such as numpy's."""
     if step is None or (isinstance(step, str) and step == "all"):
         return step
     try:

@@ -26,7 +26,7 @@ class RunSteps:
 
     @property
     def times(self) -> tuple[list[int], list[float]]:
-        """The steps that were closed, ascending, and when, in seconds since 1970, UTC."""
+        """Return the steps that were closed, ascending, and when, in seconds since 1970, UTC."""
         return self.source.notes.times
 
     def ids(self, step: int) -> list[int | str]:
@@ -61,13 +61,13 @@ class RunSteps:
     def over_steps(
         self, site: str | Site, name: str, *, phase: str = FORWARD
     ) -> tuple[list[int], list[Any]]:
-        """One statistic of a site over the steps.
+        """Return one statistic of a site over the steps.
 
         Args:
             site: which.
             name: of a number, such as ``l2``, ``p99`` or ``update_ratio``: as the columns of
-                :meth:`table` and ``to_frame()``, which docs/statistics.md lists. Or of a further
-                statistic (``cosine``), or of a part of its result (``units.zeros``, one
+                :meth:`table` and ``to_frame()``, which docs/guides/statistics.md lists. Or of a
+                further statistic (``cosine``), or of a part of its result (``units.zeros``, one
                 ``float64[slices]`` per step).
             phase: as in :meth:`stats`.
 

@@ -35,7 +35,7 @@ class RunTables:
         sort: str | None = None,
         phase: str = FORWARD,
     ) -> Table:
-        """One row per site: calls, shape, dtype, bytes, and statistics of the values.
+        """Return one row per site: calls, shape, dtype, bytes, and statistics of the values.
 
         The statistics are those of :meth:`stats`: as they were measured while it ran, else of the
         values that were kept, each of which is read once. ``print`` shows it, ``to_frame`` hands it
@@ -49,7 +49,7 @@ class RunTables:
             histogram: also count histograms of values that were kept.
             columns: what is shown of each site: numbers as in :meth:`over_steps`, further
                 statistics and parts of them (``cosine``, ``units.mean``), and ``type shape dtype
-                calls steps step NaN/Inf histogram``. docs/statistics.md lists them.
+                calls steps step NaN/Inf histogram``. docs/guides/statistics.md lists them.
             sort: by which column, largest first; ``"-l2"`` for smallest first. NaN comes last.
             phase: as in :meth:`stats`.
 
@@ -84,15 +84,15 @@ class RunTables:
     def to_frame(
         self, where: Where = None, *, library: Literal["pandas", "polars"] | None = None
     ) -> Any:
-        """The table as a data frame of pandas or polars; needs the extra ``frame``.
+        """Return the table as a data frame of pandas or polars; needs the extra ``frame``.
 
         Args:
             where: as in :meth:`records`.
             library: which of the two; by default pandas, and polars where it alone is installed.
 
         Returns:
-            one row per site: what it is, and every number of docs/statistics.md. Both hold the
-            same values; in polars a ``shape`` is a list of whole numbers.
+            one row per site: what it is, and every number of docs/guides/statistics.md. Both hold
+            the same values; in polars a ``shape`` is a list of whole numbers.
 
         Raises:
             SiteError: nothing was recorded or measured that fits ``where``.

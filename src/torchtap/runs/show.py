@@ -21,7 +21,7 @@ from torchtap.core.text import (
 )
 
 if TYPE_CHECKING:
-    from torchtap.runs.listing import Listing, SiteEntry
+    from torchtap.runs.inventory import Inventory, SiteEntry
     from torchtap.runs.tables.module_table import ModuleRow
     from torchtap.stats.statistics import Statistics
 
@@ -29,68 +29,69 @@ if TYPE_CHECKING:
 # ---------------------------------------------------------------------- a run
 
 
-def show_listing(listing: Listing, *, limit: int | None = MOST_ROWS) -> Page:
+def show_inventory(inventory: Inventory, *, limit: int | None = MOST_ROWS) -> Page:
     """Show the contents of a run: one line per site, totals, and what is absent.
 
     Args:
-        listing: of a run or of a file.
+        inventory: of a run or of a file.
         limit: most lines of each table; ``None`` for all.
     """
-    name = (f"Run of {listing.model}" if listing.model else "Run") + _rank(listing)
-    absent = show_absent(listing.absent)
-    if not listing.sites and not listing.measured:
-        return Page(Line(f"{name}: empty, nothing was recorded{_hidden(listing)}."), *absent)
-    parts: list[Part] = [_kept(name, listing, limit)] if listing.sites else []
-    if listing.measured:
+    name = (f"Run of {inventory.model}" if inventory.model else "Run") + _rank(inventory)
+    absent = show_absent(inventory.absent)
+    if not inventory.sites and not inventory.measured:
+        return Page(Line(f"{name}: empty, nothing was recorded{_hidden(inventory)}."), *absent)
+    parts: list[Part] = [_kept(name, inventory, limit)] if inventory.sites else []
+    if inventory.measured:
         start = "Also " if parts else f"{name}: "
-        parts += [*([BLANK] if parts else []), _measured(start, listing, limit)]
+        parts += [*([BLANK] if parts else []), _measured(start, inventory, limit)]
     return Page(*parts, *absent)
 
 
-def _kept(name: str, listing: Listing, limit: int | None) -> Grid:
+def _kept(name: str, inventory: Inventory, limit: int | None) -> Grid:
     total = (
-        f"{name}: {plural(len(listing.sites), 'site')}, "
-        f"{plural(listing.num_records, 'record')}, {_steps(listing.steps)}, {size(listing.nbytes)}"
+        f"{name}: {plural(len(inventory.sites), 'site')}, "
+        f"{plural(inventory.num_records, 'record')}, {_steps(inventory.steps)}, "
+        f"{size(inventory.nbytes)}"
     )
     return Grid(
-        [_site_cells(entry) for entry in listing.sites],
+        [_site_cells(entry) for entry in inventory.sites],
         ("site", "shape", "dtype", "calls", "steps", "bytes"),
         "lllrrr",
-        title=total + _hidden(listing),
+        title=total + _hidden(inventory),
         elastic={0: 24, 2: 10},
         limit=limit,
         noun="site",
     )
 
 
-def _rank(listing: Listing) -> str:
+def _rank(inventory: Inventory) -> str:
     """Name the rank that recorded a run; the text is empty where there is one process only."""
-    if listing.world_size == 1:
+    if inventory.world_size == 1:
         return ""
-    if listing.rank is None:
-        return f", {listing.world_size} ranks merged"
-    return f", rank {listing.rank} of {listing.world_size}"
+    if inventory.rank is None:
+        return f", {inventory.world_size} ranks merged"
+    return f", rank {inventory.rank} of {inventory.world_size}"
 
 
-def _hidden(listing: Listing) -> str:
+def _hidden(inventory: Inventory) -> str:
     """Count the records in other phases."""
     others = []
-    if listing.num_recomputed:
-        others.append(f"{plural(listing.num_recomputed, 'record')} of recomputation")
-    if listing.num_in_backward:
-        said = plural(listing.num_in_backward, "record")
+    if inventory.num_recomputed:
+        others.append(f"{plural(inventory.num_recomputed, 'record')} of recomputation")
+    if inventory.num_in_backward:
+        said = plural(inventory.num_in_backward, "record")
         others.append(f"{said} inside a backward, in phase='backward'")
-    if listing.num_evaluated:
-        said = plural(listing.num_evaluated, "record")
+    if inventory.num_evaluated:
+        said = plural(inventory.num_evaluated, "record")
         others.append(f"{said} of evaluation, in phase='eval'")
     return f" (and {', '.join(others)})" if others else ""
 
 
-def _measured(start: str, listing: Listing, limit: int | None) -> Part:
+def _measured(start: str, inventory: Inventory, limit: int | None) -> Part:
     """Show the measured sites; those in the table of kept values are not named again."""
-    sites, steps = len(listing.measured), listing.num_measured_steps
-    kept = {entry.site for entry in listing.sites}
-    others = [entry for entry in listing.measured if entry.site not in kept]
+    sites, steps = len(inventory.measured), inventory.num_measured_steps
+    kept = {entry.site for entry in inventory.sites}
+    others = [entry for entry in inventory.measured if entry.site not in kept]
     above = f", {count(sites - len(others))} of them above" if 0 < len(others) < sites else ""
     total = (
         f"{start}{plural(sites, 'site')} measured in {plural(steps, 'step')}{above}; run.table() "
@@ -126,7 +127,7 @@ _STATS = ("mean", "std", "min", "max", "zeros", "NaN/Inf")
 
 
 def show_module_rows(rows: Sequence[ModuleRow], *, limit: int | None = None) -> Page:
-    """One line per module: what it returned and the gradient that came back."""
+    """Return one line per module: what it returned and the gradient that came back."""
     if not rows:
         return Page(Line("No module has an output in this run."))
     labels = tree([row.path for row in rows])

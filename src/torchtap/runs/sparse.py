@@ -39,10 +39,10 @@ def dtype_of(tensor: Tensor) -> str:
 
 def about(tensor: Tensor) -> dict[str, Any]:
     """Return the layout and shape of a sparse tensor: all that is not indices or values."""
-    found: dict[str, Any] = {"layout": _LAYOUTS[tensor.layout], "shape": list(tensor.shape)}
+    facts: dict[str, Any] = {"layout": _LAYOUTS[tensor.layout], "shape": list(tensor.shape)}
     if tensor.layout is torch.sparse_coo:
-        found["is_coalesced"] = tensor.is_coalesced()
-    return found
+        facts["is_coalesced"] = tensor.is_coalesced()
+    return facts
 
 
 def packed(tensor: Tensor) -> Tensor:
@@ -77,11 +77,12 @@ def unpacked(raw: Tensor, dtype: str, shape: tuple[int, ...], where: str) -> Ten
     layout = dtype.partition(".")[2]
     try:
         whole: Any = raw.numpy()
+        # safetensors parses Python bytes, and nothing that only shares memory with a map.
         data = whole.tobytes()
         parts, said = load(data), _said(data)
-        found = f"{said['dtype']}.{said['layout']}", tuple(json.loads(said["shape"]))
-        if found != (dtype, shape):
-            raise ValueError(f"it is {found[0]}{list(found[1])}")
+        key = f"{said['dtype']}.{said['layout']}", tuple(json.loads(said["shape"]))
+        if key != (dtype, shape):
+            raise ValueError(f"it is {key[0]}{list(key[1])}")
         values = parts["values"]
         if kind in COMPLEX_WITHOUT_NAME:
             values = torch.view_as_complex(values)
@@ -120,9 +121,10 @@ def _built(
         kind = getattr(torch, layout)
         whole: Tensor = build(*indices, values, shape, layout=kind, check_invariants=True)
         return whole
-    found = torch.sparse_coo_tensor(indices[0], values, shape, check_invariants=True)
+    # Indices of a damaged file would be read as addresses by the first kernel.
+    built = torch.sparse_coo_tensor(indices[0], values, shape, check_invariants=True)
     if json.loads(said["is_coalesced"]) is not True:
-        return found
+        return built
     return torch.sparse_coo_tensor(
         indices[0], values, shape, is_coalesced=True, check_invariants=True
     )

@@ -77,6 +77,7 @@ def compare_gradients(
             engine.flush()  # What is still in memory would prove nothing.
             return torch.autograd.grad(value, list(trainable.values()), allow_unused=True)
 
+    # Both run from the same state: preserved() puts buffers and random numbers back after each.
     plain = gradients(suspend_offload())
     before = engine.report()
     moved = gradients(around)
@@ -123,12 +124,12 @@ def check_proof(
 def _one_number(value: Any) -> Tensor:
     if isinstance(value, Tensor) and value.numel() == 1 and value.requires_grad:
         return value
-    found = type(value).__name__
+    what = type(value).__name__
     if isinstance(value, Tensor):
         dtype = str(value.dtype).removeprefix("torch.")
-        found = f"{dtype}{list(value.shape)}" + ("" if value.requires_grad else " without a graph")
+        what = f"{dtype}{list(value.shape)}" + ("" if value.requires_grad else " without a graph")
     raise InputError(
-        f"The loss to verify with returned {found}; expected one number as a tensor that depends "
+        f"The loss to verify with returned {what}; expected one number as a tensor that depends "
         f"on the parameters, as in lambda: model(x).mean()."
     )
 

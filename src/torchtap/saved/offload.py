@@ -19,8 +19,8 @@ from torchtap.core.plan import make_plan
 from torchtap.core.site import Pattern
 from torchtap.core.text import plural
 from torchtap.hooks.module_hook import keep_dynamo_out
+from torchtap.hooks.saved_hooks_scope import SavedHooksScope
 from torchtap.hooks.saved_pairs import is_for_checkpoint, make_pair
-from torchtap.hooks.scope import ModuleScope
 from torchtap.saved.buffer_storages import Buffers
 from torchtap.saved.gradient_check import Gradients, check_proof, compare_gradients
 from torchtap.saved.offload_engine import OffloadEngine
@@ -53,7 +53,7 @@ class Offload(Closable):
     def __init__(
         self,
         engine: OffloadEngine,
-        scope: ModuleScope,
+        scope: SavedHooksScope,
         model: nn.Module | None,
         *,
         paths: Sequence[str],
@@ -83,10 +83,10 @@ class Offload(Closable):
         ):
             budgets = []
         is_over = all(one is None for one in self._capacities) and self._engine.holds_nothing()
-        found = notes_of(
+        notes_found = notes_of(
             report, self._scope, keep_last=self._keep_last, budgets=budgets, is_over=is_over
         )
-        notes = [*report.notes, *found]
+        notes = [*report.notes, *notes_found]
         if self._is_attached and not self._is_open and not self._scope.entered:
             notes.append(never_called(len(self._paths)))
         if self._is_attached or self._was_entered:
@@ -268,7 +268,7 @@ def offload(
     _check_bytes(min_bytes, max_bytes, keep_last)
     _check_arguments(model=model, where=where, only=only, missing=missing, on_full=on_full)
     tiers = make_tiers(to, dir, allow_tmpfs=allow_tmpfs, min_bytes=min_bytes)
-    scope = ModuleScope()
+    scope = SavedHooksScope()
     buffers = None if model is None else _buffers_of(model, min_bytes)
     kept = (max_bytes or 0) * 3 // 4 if keep_last is None else keep_last
     engine = OffloadEngine(
@@ -348,7 +348,7 @@ def _check_no_ports(where: Where) -> None:
 
 
 def _attach(
-    scope: ModuleScope, model: nn.Module, where: Where, buffers: Buffers | None
+    scope: SavedHooksScope, model: nn.Module, where: Where, buffers: Buffers | None
 ) -> list[str]:
     """Hook the modules; returns their paths."""
     plan = make_plan(model, where)

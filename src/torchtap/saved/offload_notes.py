@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from torchtap.core.torch_private import imported_dynamo
-from torchtap.hooks.scope import BACKWARD, CHECKPOINT, ModuleScope
+from torchtap.hooks.saved_hooks_scope import BACKWARD, CHECKPOINT, SavedHooksScope
 from torchtap.saved.offload_report import IN_HOST, OffloadReport
 
 _HINTS = {
@@ -22,7 +22,7 @@ _GAINS_NOTHING = (CHECKPOINT, BACKWARD)
 
 def notes_of(
     report: OffloadReport,
-    scope: ModuleScope,
+    scope: SavedHooksScope,
     *,
     keep_last: int,
     budgets: Sequence[int],
@@ -44,13 +44,15 @@ def notes_of(
     ]
 
 
-def _refused(report: OffloadReport, scope: ModuleScope) -> Iterator[str]:
+def _refused(report: OffloadReport, scope: SavedHooksScope) -> Iterator[str]:
     served = [row.path for row in report.rows if row.count]
     known = scope.refused.get(CHECKPOINT, {})
     for reason, paths in scope.refused.items():
         unserved = list(paths)
         if reason != CHECKPOINT:  # A checkpoint recomputes inside a backward too.
-            unserved = [one for one in paths if one not in known and not _is_served(one, served)]
+            unserved = [
+                path for path in paths if path not in known and not _is_served(path, served)
+            ]
         if unserved:
             yield f"{named(unserved)} {reason}"
 
@@ -78,10 +80,10 @@ def _never_left(
     if report.plain_peak_nbytes <= keep_last:
         yield "nothing had to leave: all of it fitted into keep_last= or max_bytes="
     elif budgets:
+        limits = ", ".join(f"{budget:,}" for budget in budgets)
         yield (
             f"nothing has left: {report.packed_nbytes:,} bytes were to be moved; if no tensor of "
-            f"them fits the budgets in to= ({', '.join(f'{one:,}' for one in budgets)} bytes), "
-            f"give more"
+            f"them fits the budgets in to= ({limits} bytes), give more"
         )
     elif is_over and not report.notes:
         yield (
@@ -90,7 +92,7 @@ def _never_left(
         )
 
 
-def why_nothing(report: OffloadReport, scope: ModuleScope) -> str | None:
+def why_nothing(report: OffloadReport, scope: SavedHooksScope) -> str | None:
     """Return why nothing was offloaded, if a tensor was saved that another request would move.
 
     Nothing is wrong where nothing ran, where all was small, or on this machine in host memory

@@ -16,8 +16,8 @@ from torchtap.core.plan import make_plan
 from torchtap.core.preserved import gradients_set_aside, preserved
 from torchtap.core.tensors import storage_id
 from torchtap.hooks.graph_edges import num_casts
+from torchtap.hooks.saved_hooks_scope import SavedHooksScope
 from torchtap.hooks.saved_pairs import Guarded, checked, guarded
-from torchtap.hooks.scope import ModuleScope
 from torchtap.saved.buffer_storages import Buffers
 from torchtap.saved.tensor_layout import layout_of
 
@@ -60,7 +60,7 @@ _Packed = tuple[Guarded, str, SavedMemory | None]
 class Profile:
     """One step: which storages autograd saved, when, and when backward used them."""
 
-    def __init__(self, model: nn.Module, min_bytes: int, scope: ModuleScope) -> None:
+    def __init__(self, model: nn.Module, min_bytes: int, scope: SavedHooksScope) -> None:
         self.saved: list[SavedMemory] = []
         self.saves: list[tuple[float, str]] = []
         self.uses: list[tuple[float, str]] = []
@@ -79,6 +79,7 @@ class Profile:
         storage = storage_id(tensor)
         if storage in self._params or storage in self._buffers:
             return guard, path, None
+        # By storage and not by tensor: memory is freed as a whole, when the last view of it is.
         saved = self._memory_of(tensor, now)
         saved.paths[path] = None
         is_small = tensor.numel() * tensor.element_size() < self._min_bytes
@@ -99,6 +100,8 @@ class Profile:
         """Path -> time from its saves to the next ones, and from its uses to the next ones."""
         seconds: dict[str, float] = {}
         begin = self.uses[0] if self.uses else (self.end, "")
+        # Between two events the module of the first one computes, as far as can be told without
+        # hooks on each operation.
         for events in ([*self.saves, begin], [*self.uses, (self.end, "")]):
             for (moment, path), (following, _) in pairwise(events):
                 seconds[path] = seconds.get(path, 0.0) + max(0.0, following - moment)
@@ -106,16 +109,16 @@ class Profile:
 
     def _memory_of(self, tensor: Tensor, now: float) -> SavedMemory:
         key = storage_id(tensor)
-        found, held = self._known.get(key, (None, None))
+        memory, held = self._known.get(key, (None, None))
         # The address of a storage is reused once the storage is freed.
-        if key and found is not None and held is not None and not held.expired():  # type: ignore[no-untyped-call]
-            return found
+        if key and memory is not None and held is not None and not held.expired():  # type: ignore[no-untyped-call]
+            return memory
         nbytes = tensor.untyped_storage().nbytes() if key else tensor.nbytes
-        found = SavedMemory(nbytes, now)
-        self.saved.append(found)
+        memory = SavedMemory(nbytes, now)
+        self.saved.append(memory)
         if key:
-            self._known[key] = found, StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
-        return found
+            self._known[key] = memory, StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
+        return memory
 
 
 def profile_step(
@@ -129,7 +132,7 @@ def profile_step(
     Raises:
         InputError: the step saved or used nothing.
     """
-    scope = ModuleScope()
+    scope = SavedHooksScope()
     # The wrapper itself, since the modules in a compiled graph do not run one by one.
     scope.attach(make_plan(model, "*"), {**modules, "": model}, around=True)
     try:

@@ -18,8 +18,8 @@ from torchtap.core.site import Pattern
 from torchtap.core.storages import blocks_of
 from torchtap.core.torch_private import is_compiled_module
 from torchtap.hooks.graph_edges import num_casts
+from torchtap.hooks.saved_hooks_scope import SavedHooksScope
 from torchtap.hooks.saved_pairs import checked, guarded, is_for_checkpoint, make_pair
-from torchtap.hooks.scope import ModuleScope
 from torchtap.saved.buffer_storages import Buffers
 
 
@@ -63,6 +63,8 @@ class EagerModules:
         for module in model.modules():
             inner = module
             if type(module).__name__ == "OptimizedModule":
+                # torch.compile(model) wraps; model.compile() sets an attribute and leaves the
+                # module.
                 inner = module._orig_mod  # type: ignore[assignment]
                 wrappers[id(inner)] = module
             elif not is_compiled_module(module):
@@ -106,11 +108,12 @@ class SavedMeter:
 
     def __init__(self, modules: Mapping[str, nn.Module], *, hooks: bool) -> None:
         self._hooks = hooks
-        self._scope = ModuleScope()
+        self._scope = SavedHooksScope()
         self._scope.pair = make_pair(self._pack, lambda one: checked(one.guard))
         self._saved: list[weakref.ref[Counted]] = []
         self._of_nodes: list[Counted] = []
         self._buffers = Buffers(modules.items())
+        # Not by recursion: a module that is registered twice would count its parameters twice.
         params = (param for module in modules.values() for param in module.parameters(False))
         made = (param for param in params if not is_lazy(param))
         self._params = {number for param in made for number, _ in blocks_of(param)} - {0}

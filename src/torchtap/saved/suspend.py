@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from torchtap.hooks.saved_hooks_scope import SavedHooksScope
 from torchtap.hooks.saved_pairs import Pair, push, remove, top
-from torchtap.hooks.scope import ModuleScope
 
-open_scopes: list[ModuleScope] = []
+open_scopes: list[SavedHooksScope] = []
 """Scopes of all offloads that are on."""
 
 
@@ -26,7 +26,7 @@ def suspend_offload() -> Iterator[None]:
         ...         torch.func.grad(torch.sin)(torch.tensor(0.0))
         tensor(1.)
     """
-    pairs = {id(one.pair[0]): one.pair for one in open_scopes if one.pair is not None}
+    pairs = {id(scope.pair[0]): scope.pair for scope in open_scopes if scope.pair is not None}
     above: list[tuple[Pair, bool]] = []
     stack: list[Pair] = []
     while (found := top()) is not None:

@@ -70,10 +70,10 @@ def _find_trim() -> Callable[[int], int] | None:
     try:
         # glibc has it, musl and macOS do not; PyTorch's CPU allocator is posix_memalign, whose
         # freed blocks stay in the heap of the process (c10/core/impl/alloc_cpu.cpp).
-        found: Callable[[int], int] | None = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        trim: Callable[[int], int] | None = getattr(ctypes.CDLL(None), "malloc_trim", None)
     except (OSError, TypeError):  # Windows has no such name for the process itself.
         return None
-    return found if os.name == "posix" else None
+    return trim if os.name == "posix" else None
 
 
 _trim = _find_trim()

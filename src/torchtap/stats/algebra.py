@@ -103,8 +103,8 @@ def _joined_shape(parts: Sequence[Shape | None], dim: int | None) -> Shape | Non
 
 def common(parts: Iterable[T], otherwise: T) -> T:
     """Return what all parts have in common, or ``otherwise`` where they differ."""
-    found = set(parts)
-    return found.pop() if len(found) == 1 else otherwise
+    distinct = set(parts)
+    return distinct.pop() if len(distinct) == 1 else otherwise
 
 
 ROWS: Algebra[Rows] = Algebra(_merged_rows, _joined_rows)

@@ -20,8 +20,6 @@ from torchtap.core.errors import InputError
 NUM_BINS = 8192
 SHIFT = 19
 """A float32's bits, shifted right by this, are its bin."""
-RELATIVE_ERROR = 1 / 33
-"""Largest relative distance of a value from its bin's middle: half a bin over the lowest middle."""
 
 _HALF = NUM_BINS // 2
 _LAST = 0x7F7FFFFF >> SHIFT
@@ -65,6 +63,12 @@ class Histogram:
             ``int64[num_bins]``.
         counts: how often, ``int64[num_bins]``.
         is_sample: whether a sample of the elements was counted and not all of them.
+
+    Example:
+        >>> import torch, torchtap as tt
+        >>> histogram = tt.measure(torch.tensor([1.0, 1.0, -2.0, 0.0])).histogram
+        >>> histogram.counts.tolist()
+        [1, 1, 2]
     """
 
     bins: Ints
@@ -118,6 +122,7 @@ class Histogram:
     def without(self, part: Histogram) -> Histogram:
         """Return the histogram with ``part``, which was merged into it, taken out again."""
         counts = self.counts.copy()
+        # Each bin of the part is there, since it was merged into this one.
         counts[np.searchsorted(_rank(self.bins), _rank(part.bins))] -= part.counts
         return Histogram(self.bins[counts > 0], counts[counts > 0], self.is_sample)
 
@@ -140,6 +145,7 @@ class Histogram:
         ends = np.cumsum(self.counts)
         rank = q * (total - 1)
         below, above = math.floor(rank), math.ceil(rank)
+        # An order statistic lies in the first bin whose cumulated count is above its rank.
         places = np.searchsorted(ends, [below, above], side="right")
         low, high = self.middles[places]
         return float(low + (rank - below) * (high - low))

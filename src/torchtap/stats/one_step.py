@@ -49,8 +49,8 @@ class OneStep:
             return self._weights if name == "weight_l2" else self._ratios
         if name in COLUMNS and name != "nbytes":
             own = self._all[self._places]
-            found = column_of(name, lambda one: own[:, getattr(places, one)])
-            return found.astype(np.float64)
+            column = column_of(name, lambda one: own[:, getattr(places, one)])
+            return column.astype(np.float64)
         return np.array([self._slowly(site, name) for site in self.sites], dtype=np.float64)
 
     def histogram(self, number: int) -> Histogram | None:
@@ -65,17 +65,17 @@ class OneStep:
 
     @cached_property
     def _weights(self) -> NDArray[np.float64]:
-        """The norm of the parameter that each update is of; NaN of all other sites."""
+        """Return the norm of the parameter that each update is of; NaN of all other sites."""
         norms = np.sqrt(self._all[:, places.SUM_SQUARES])
         norms[self._all[:, places.NUM_TENSORS] == 0] = math.nan
-        found = np.full(len(self.sites), math.nan)
+        by_place = np.full(len(self.sites), math.nan)
         for number, site in enumerate(self.sites):
             param = site.compared_with
             if param is not None and param in self._series:
                 shapes = self._series.of(param).shape, self._series.of(site).shape
                 if None in shapes or shapes[0] == shapes[1]:
-                    found[number] = norms[self._series.known_place(param)]
-        return found
+                    by_place[number] = norms[self._series.known_place(param)]
+        return by_place
 
     @cached_property
     def _ratios(self) -> Column:

@@ -92,8 +92,8 @@ def histograms_of(series: Series) -> Iterator[tuple[int, int, Histogram]]:
     """Yield step, place and histogram of all that are kept; of step -1 those of all steps."""
     for place, measured in enumerate(series.measured):
         if measured.is_seen and series.has_histograms:
-            found = [(step, series.histogram(step, place)) for step in series.steps]
-            for step, one in [(ALL_STEPS, series.total(place)), *found]:
+            histograms = [(step, series.histogram(step, place)) for step in series.steps]
+            for step, one in [(ALL_STEPS, series.total(place)), *histograms]:
                 if one is not None:
                     yield step, place, one
 
@@ -123,7 +123,7 @@ def _extra(
 ) -> Extra:
     """Return results of some states; where there are none, ``why``."""
     if states is None:
-        return Extra(where=where, missing={one.name: why for one in series.statistics})
+        return Extra(where=where, missing={statistic.name: why for statistic in series.statistics})
     results, missing = {}, {}
     for one, state in zip(series.statistics, states, strict=True):
         result = state if isinstance(state, Missing) else one.finish(state)

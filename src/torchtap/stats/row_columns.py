@@ -38,13 +38,13 @@ def column_of(name: str, number: RowNumber) -> Column:
     finite = number("NUM_FINITE")
     with np.errstate(all="ignore"):
         if name in ("std", "rms"):
-            found = np.sqrt(number("M2" if name == "std" else "SUM_SQUARES") / finite)
+            column = np.sqrt(number("M2" if name == "std" else "SUM_SQUARES") / finite)
         elif name == "absmax":
-            found = np.maximum(np.abs(number("MIN")), np.abs(number("MAX")))
+            column = np.maximum(np.abs(number("MIN")), np.abs(number("MAX")))
         else:
-            found = number(name.upper()).copy()
-    found[~(finite > 0)] = math.nan
-    return found
+            column = number(name.upper()).copy()
+    column[~(finite > 0)] = math.nan
+    return column
 
 
 class SeriesColumns:
@@ -65,8 +65,8 @@ class SeriesColumns:
 
     def is_there(self, site: Site) -> NDArray[np.bool_]:
         """Return in which steps a site was measured, ``bool[steps]``."""
-        found: NDArray[np.bool_] = self._number("NUM_TENSORS", site) != 0
-        return found
+        is_measured: NDArray[np.bool_] = self._number("NUM_TENSORS", site) != 0
+        return is_measured
 
     def of(self, site: Site, name: str) -> Column:
         """Return a number of :data:`COLUMNS` of a site in the steps in which it was measured."""
@@ -89,9 +89,9 @@ class SeriesColumns:
         shapes = self._series.of(param).shape, self._series.of(site).shape
         if None not in shapes and shapes[0] != shapes[1]:
             return np.full(len(self.steps), math.nan)
-        found = np.sqrt(self._number("SUM_SQUARES", param))
-        found[~self.is_there(param)] = math.nan
-        return found
+        norms = np.sqrt(self._number("SUM_SQUARES", param))
+        norms[~self.is_there(param)] = math.nan
+        return norms
 
     def _number(self, name: str, site: Site) -> Column:
         """Return one of the 16 numbers in all steps, ``float64[steps]``.

@@ -57,7 +57,7 @@ class Series:
     def kept_until_the_end(self) -> list[str]:
         """Return the names of what is kept until the end: all besides the numbers of each step."""
         histograms = ["histograms"] if self.has_histograms else []
-        return [*histograms, *(repr(one.name) for one in self.statistics)]
+        return [*histograms, *(repr(statistic.name) for statistic in self.statistics)]
 
     # ------------------------------------------------------------------ filled
 
@@ -119,9 +119,9 @@ class Series:
 
     def histogram(self, step: int, place: int) -> Histogram | None:
         """Return the histogram of a site in one step; ``None`` if it is kept no longer."""
-        found = self._kept.histogram(step, place)
-        if found is not None or not self.has_histograms:
-            return found
+        kept = self._kept.histogram(step, place)
+        if kept is not None or not self.has_histograms:
+            return kept
         # What counted nothing, because nothing was finite, still has a histogram.
         return _EMPTY if step == ALL_STEPS or self.is_kept(step) else None
 
@@ -137,7 +137,7 @@ class Series:
         chosen = [step for step in own if step in steps]
         if all(map(self.is_kept, chosen)):
             parts = (self.histogram(step, place) for step in chosen)
-            return HISTOGRAMS.merge([_EMPTY, *(one for one in parts if one is not None)])
+            return HISTOGRAMS.merge([_EMPTY, *(part for part in parts if part is not None)])
         # Counts can be taken out again: a window that begins before what is kept is all of it
         # without the other steps.
         others = [step for step in own if step not in steps]

@@ -101,6 +101,14 @@ class Statistics(Printed):
         extra: name -> result of the statistics that were asked for beside these. One that cannot
             be had (of a step long ago, of a window of a saved run) raises ``RunError`` with the
             reason when it is read.
+
+    Example:
+        >>> import torch, torchtap as tt
+        >>> one = tt.measure(torch.tensor([1.0, 2.0, 3.0, float("nan")]))
+        >>> one.mean, one.nan, one.num_finite
+        (2.0, 1, 3)
+        >>> one.merge(tt.measure(torch.tensor([6.0]))).mean
+        3.0
     """
 
     numel: int = 0
@@ -303,6 +311,10 @@ def blank_rows(*shape: int) -> NDArray[np.float64]:
     rows = np.zeros((*shape, ROW_WIDTH))
     rows[..., MIN], rows[..., MAX] = math.inf, -math.inf
     return rows
+
+
+BLANK_ROW = blank_rows()
+"""A row that nothing was measured into."""
 
 
 def from_row(

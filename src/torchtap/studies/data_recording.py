@@ -28,10 +28,9 @@ from torchtap.runs.run import Run
 from torchtap.runs.store.attempt_reader import AttemptReader
 from torchtap.runs.store.disk import DATA_SET, Disk
 from torchtap.runs.store.gaps import unmeasured
-from torchtap.runs.store.history import counts, limits_of
+from torchtap.runs.store.history import is_current, valid_until_of
 from torchtap.runs.store.layout import attempts_in, rank_folder
 from torchtap.runs.store.measured_rows import look_through
-from torchtap.stats.sink import Stats
 from torchtap.studies.fingerprint import NoFingerprintError, fingerprint
 
 Call = Callable[[nn.Module, Any], object]
@@ -47,7 +46,7 @@ def record(
     batch_size: int | None = None,
     workers: int = 0,
     call: Call | None = None,
-    stats: Stats | None = None,
+    stats: Sink | None = None,
     resume: bool = False,
     progress: bool | None = None,
 ) -> Run:
@@ -77,7 +76,7 @@ def record(
         call: ``call(model, batch)``, how the model is called. By default with the batch, if that is
             a tensor; with its first item, if it is a tuple or list (the others are labels); by
             keywords, if it is a dict.
-        stats: statistics that are measured beside: ``tt.Stats()``.
+        stats: a sink that measures beside: ``tt.Stats()``.
         resume: go on with a run that is there.
         progress: show it, and from the first batch how large the run will be; by default if stderr
             is a terminal and the work takes longer.
@@ -112,7 +111,7 @@ def record_telling(
     to: str | Path,
     batch_size: int,
     workers: int,
-    stats: Stats | None,
+    stats: Sink | None,
     resume: bool,
 ) -> Run:
     """Record as :func:`record` does, and tell ``tell`` the run's size after the first batch."""
@@ -126,7 +125,7 @@ class _How:
 
     where: Where
     call: Call | None
-    stats: Stats | None
+    stats: Sink | None
     progress: bool | None
     tell: Callable[[PlannedSize], None] | None = None
 
@@ -158,7 +157,7 @@ class _Plan:
         }
 
     def share(self, step: int) -> range:
-        """The samples of a step that this rank takes."""
+        """Return the samples of a step that this rank takes."""
         start = step * self.batch_size
         size = min(self.batch_size, self.num_samples - start)
         first, last = (size * one // self.world_size for one in (self.rank, self.rank + 1))
@@ -199,7 +198,7 @@ def _planned(data: Any, batch_size: int | None, workers: int) -> _Plan:
 
 
 def _weights(model: nn.Module) -> dict[str, str]:
-    """A label with a fingerprint of the model's state: what one run holds is of one model.
+    """Return a label with a fingerprint of the model's state: what one run holds is of one model.
 
     Without the buffers of modules in training mode, which a forward may change.
     """
@@ -246,12 +245,16 @@ def _first_missing(
 
 def _unmeasured(attempts: Mapping[int, AttemptReader]) -> Iterator[int]:
     """Steps from which on statistics of an attempt are missing."""
-    limits = limits_of(attempts)
+    valid_until = valid_until_of(attempts)
     spans = {number: look_through(one.folder)[0] for number, one in attempts.items()}
-    yield from (gap.first for gap in unmeasured(attempts, limits, spans))
+    yield from (gap.first for gap in unmeasured(attempts, valid_until, spans))
     for number, one in attempts.items():
         first = one.first_step
-        if not one.facts.get("measures") and first is not None and counts(first, limits[number]):
+        if (
+            not one.facts.get("measures")
+            and first is not None
+            and is_current(first, valid_until[number])
+        ):
             yield first
 
 
@@ -274,7 +277,8 @@ def _recorded(
         labels = plan.labels | _weights(model)
         first = 0
         if resume or disk.resumes:
-            first = _first_missing(disk.path, plan, labels, wanted, measures=bool(how.stats))
+            measures = hasattr(how.stats, "measured")
+            first = _first_missing(disk.path, plan, labels, wanted, measures=measures)
         shares = plan.shares(first)
         disk.describe(labels, num_steps=len(shares) or None)
         if first < plan.num_steps:
@@ -285,7 +289,7 @@ def _recorded(
 def _run(
     model: nn.Module, plan: _Plan, how: _How, disk: Disk, shares: Sequence[tuple[int, range]]
 ) -> None:
-    sinks: list[Sink] = [disk, *([how.stats] if how.stats else [])]
+    sinks: list[Sink] = [disk, *([] if how.stats is None else [how.stats])]
     call = how.call or _call
     doing = f"recording {plural(plan.num_samples, 'sample')}"
     is_told = False
@@ -312,9 +316,9 @@ def _batches(plan: _Plan, shares: Sequence[tuple[int, range]]) -> Iterator[Any]:
 
 
 def _moved(batch: Any, model: nn.Module) -> Any:
-    """A batch on the device of the model."""
+    """Return a batch on the device of the model."""
     parameter = next(model.parameters(), None)
-    if parameter is None or all(one.device == parameter.device for one in _tensors(batch)):
+    if parameter is None or all(tensor.device == parameter.device for tensor in _tensors(batch)):
         return batch
     if isinstance(batch, Tensor):
         return batch.to(parameter.device)

@@ -29,7 +29,7 @@ class NoFingerprintError(Exception):
 
 
 def fingerprint(value: Any) -> str:
-    """A text that is the same for values that hold the same.
+    """Return a text that is the same for values that hold the same.
 
     The content of tensors counts; of functions the code, the defaults, what they close over, and
     the global names that they use, unless they are of an installed package, where the name does;
@@ -56,7 +56,7 @@ class _Walk:
         self._inside: list[int] = []
 
     def of(self, value: Any) -> bytes:
-        """The fingerprint of one value."""
+        """Return the fingerprint of one value."""
         if isinstance(value, _PLAIN):
             return _hashed(f"{type(value).__name__} {value!r}".encode())
         if isinstance(value, bytes):
@@ -66,18 +66,18 @@ class _Walk:
         if id(value) not in self._known:
             self._inside.append(id(value))
             name, parts = _describe(value)
-            found = _hashed(name.encode(), *map(self.of, parts))
+            digest = _hashed(name.encode(), *map(self.of, parts))
             self._inside.pop()
-            self._known[id(value)] = found, value
+            self._known[id(value)] = digest, value
         return self._known[id(value)][0]
 
 
 def _hashed(*parts: bytes) -> bytes:
-    found = hashlib.blake2b(digest_size=16)
+    digest = hashlib.blake2b(digest_size=16)
     for part in parts:
-        found.update(f"{len(part)}:".encode())
-        found.update(part)
-    return found.digest()
+        digest.update(f"{len(part)}:".encode())
+        digest.update(part)
+    return digest.digest()
 
 
 Parts = tuple[str, Iterable[Any]]
@@ -182,7 +182,7 @@ _KINDS: list[tuple[Any, Callable[[Any], Parts]]] = [
 
 
 def _global_names(code: CodeType) -> Iterator[str]:
-    """The global names that code uses, also inside functions that it makes."""
+    """Yield the global names that code uses, also inside functions that it makes."""
     for step in dis.get_instructions(code):
         if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
             yield step.argval

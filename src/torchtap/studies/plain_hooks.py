@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
 
-from torchtap.hooks.module_handle import Handle
+from torchtap.hooks.hidden_handle import HiddenHandle
 
 
 @contextlib.contextmanager
@@ -38,8 +38,9 @@ def interposed(
     for path, module in modules.items():
         if path not in fused and not isinstance(module, torch.jit.ScriptModule):
             before = partial(_call_enter, enter, path)
-            handles.append(Handle(module.register_forward_pre_hook(before, with_kwargs=True)))
-            handles.append(Handle(module.register_forward_hook(partial(_call_leave, leave, path))))
+            handles.append(HiddenHandle(module.register_forward_pre_hook(before, with_kwargs=True)))
+            leaving = partial(_call_leave, leave, path)
+            handles.append(HiddenHandle(module.register_forward_hook(leaving)))
     try:
         yield
     finally:

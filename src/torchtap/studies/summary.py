@@ -292,12 +292,12 @@ def _mult_adds(
     # The counter names a module by one of its paths below the class name of the root.
     root = type(modules[""]).__name__
     counts = counter.get_flop_counts()
-    found = {}
+    mult_adds = {}
     for path in modules:
         names = [path, *(alias for alias, first in aliases.items() if first == path)]
         keys = [f"{root}.{name}" if name else root for name in names]
-        found[path] = sum(sum(counts.get(key, {}).values()) for key in keys) // 2
-    return found
+        mult_adds[path] = sum(sum(counts.get(key, {}).values()) for key in keys) // 2
+    return mult_adds
 
 
 def _rows(

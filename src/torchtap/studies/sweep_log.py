@@ -38,13 +38,13 @@ class SweepLog:
     def _read(self, path: Path, head: Mapping[str, Any]) -> None:
         try:
             first, *lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-            found = json.loads(first)
-            if not isinstance(found, dict):
+            header = json.loads(first)
+            if not isinstance(header, dict):
                 raise ValueError("It is no head.")
         except ValueError:
             raise RunError(f"{path} is no file of a sweep. Give another path.") from None
-        if found != head:
-            different = [key for key in head if found.get(key) != head[key]]
+        if header != head:
+            different = [key for key in head if header.get(key) != head[key]]
             raise RunError(
                 f"{path} is of another sweep, with other {', '.join(different)}. Give another "
                 f"path, or delete it."

@@ -24,7 +24,7 @@ from torchtap.core.user_functions import Function
 from torchtap.edits.checked_edit import CheckedEdit
 from torchtap.edits.edit_engine import EditEngine
 from torchtap.edits.edit_request import refuse_asked, refuse_ports
-from torchtap.hooks.guards import HookGuards
+from torchtap.hooks.dynamo_hooks import DynamoHookSetting
 from torchtap.studies.sweep_rows import (
     MixedRowsError,
     RowsEdit,
@@ -87,14 +87,14 @@ class Study:
         ]
 
     def _count_rows(self) -> int | None:
-        found = leaves((self.args, self.kwargs))
-        lengths = {tensor.shape[0] if tensor.dim() else None for _, tensor in found}
+        tensors = leaves((self.args, self.kwargs))
+        lengths = {tensor.shape[0] if tensor.dim() else None for _, tensor in tensors}
         return lengths.pop() if len(lengths) == 1 else None
 
     # ------------------------------------------------------------------ running
 
     def measure(self, trials: Sequence[EditTrial]) -> list[Values]:
-        """The metrics of some edits in one forward; of the unedited model for none."""
+        """Return the metrics of some edits in one forward; of the unedited model for none."""
         if len(trials) < 2:
             functions = [trial.function for trial in trials]
             return [self._metrics(self._run(trials, functions, self.args, self.kwargs))]
@@ -115,7 +115,7 @@ class Study:
         ]
 
     def _change_of(self, function: Function) -> CheckedEdit:
-        """One for all sites: to look at a function's signature takes longer than to edit."""
+        """Return one for all sites: to look at a function's signature takes longer than to edit."""
         if isinstance(function, RowsEdit):
             return CheckedEdit(function)
         if id(function) not in self._changes:
@@ -182,7 +182,7 @@ class Study:
         return batch, ""
 
     def _beside_another(self, num: int) -> Values:
-        """The metrics of the inputs where they stand behind others, which are edited too.
+        """Return the metrics of the inputs where they stand behind others, which are edited too.
 
         A copy would not do: the statistics of a batch twice are those of the batch once.
         """
@@ -204,17 +204,17 @@ class Study:
     @contextmanager
     def restored(self) -> Iterator[None]:
         """Buffers and random state are put back in the end, and for each forward inside."""
-        guards = HookGuards()
-        guards.hold()  # Once, and not for each trial.
+        setting = DynamoHookSetting()
+        setting.hold()  # Once, and not for each trial.
         try:
             with preserved(self.modules, self.args, self.kwargs) as self._rewind:
                 yield
         finally:
-            guards.release()
+            setting.release()
 
 
 def _number(name: str, value: Any) -> float:
-    """One value of a metric.
+    """Return one value of a metric.
 
     Raises:
         InputError: it is no number.

@@ -20,9 +20,10 @@ from torchtap.core.printed_page import Line, Listed, Page, Part, Printed
 from torchtap.core.record import BACKWARD, EVAL, FORWARD, Key, Record
 from torchtap.core.site import Site
 from torchtap.core.torch_private import is_compiled_module
+from torchtap.core.trial import Loss, Outcome, Trial
 from torchtap.hooks.uncompiled import uncompiled
 from torchtap.runs.memory import Memory
-from torchtap.studies.trial import Loss, Outcome, Place, Trial, true_values
+from torchtap.studies.true_values import Accumulated, Place, accumulated_gradients, true_values
 from torchtap.studies.twin import Twin, make_twin
 
 _DOUBTS = 6
@@ -65,6 +66,12 @@ class Verification(Printed):
         hollow: why the comparison proves nothing, although nothing in it is wrong.
         notes: how the model was run where that is not as it was given.
         no_gradients: why no gradient is among what was proved; empty where one is.
+
+    Example:
+        >>> import torch, torchtap as tt
+        >>> verdict = tt.verify(torch.nn.Linear(2, 1), torch.ones(3, 2))
+        >>> bool(verdict), verdict.wrong
+        (True, ())
     """
 
     model: str
@@ -105,7 +112,7 @@ def verify(
 
     Modules that are compiled with ``torch.compile`` run uncompiled here, since there are no modules
     in a compiled graph whose values plain hooks could confirm. Edits are not part of the proof:
-    what one that changes nothing may change stands in ``docs/editing.md``.
+    what one that changes nothing may change stands in ``docs/guides/editing.md``.
 
     Args:
         model: the model, in the mode (train or eval) that you want to verify.
@@ -135,11 +142,12 @@ def _verify(trial: Trial, where: Where) -> Verification:
     name, notes = type(trial.modules[""]).__name__, tuple(_notes(trial.model))
     with trial.restored():
         plain = trial.run()
-        with trial.accumulating():
+        with accumulated_gradients(trial) as accumulated:
             unsteady = plain.differences(trial.run())
         if not unsteady or trial.is_in_step:
             changed, memory, absent = _watched(trial, where, plain)
-            proof = _proof(trial, plan, plain, memory, absent)
+            proof = _Proof(trial, accumulated)
+            proof.read(plan, plain, memory, absent)
             is_odd = bool(changed or proof.wrong)
             if is_odd or trial.is_in_step:
                 by_chance = _unsteady(trial)  # Or because of the watch?
@@ -185,23 +193,8 @@ def _unsteady(trial: Trial) -> list[str]:
     Were they compared with the first one, a trace that watching left would be taken for chance.
     """
     first = trial.run()
-    found = [name for _ in range(_DOUBTS) for name in first.differences(trial.run())]
-    return list(dict.fromkeys(found))
-
-
-def _proof(
-    trial: Trial, plan: Plan, plain: Outcome, memory: Memory, absent: Iterable[Absence]
-) -> _Proof:
-    tapped = {tap.path: trial.modules[tap.path] for tap in plan.taps}
-    values = true_values(trial, tapped)
-    twin = None
-    if plain.loss is not None or any(record.backward >= 0 for record in memory.rows):
-        twin = make_twin(trial, tapped, plain)
-    proof = _Proof(trial, values, twin)
-    for record in memory.rows:
-        proof.check(record)
-    proof.look_for_missing(plan, memory, absent)
-    return proof
+    unsteady = [name for _ in range(_DOUBTS) for name in first.differences(trial.run())]
+    return list(dict.fromkeys(unsteady))
 
 
 def _watched(
@@ -264,16 +257,27 @@ class _Proof:
         unverified: records for which there is no truth.
     """
 
-    def __init__(self, trial: Trial, values: Mapping[Place, Tensor], twin: Twin | None) -> None:
+    def __init__(self, trial: Trial, accumulated: Accumulated) -> None:
         self.num_values = 0
         self.num_gradients = 0
         self.has_gradients = False
         self.wrong: list[Wrong] = []
         self.unverified: dict[Absence, None] = {}
         self._trial = trial
-        self._values = values
-        self._twin = twin
+        self._accumulated = accumulated
+        self._values: Mapping[Place, Tensor] = {}
+        self._twin: Twin | None = None
         self._seen: Counter[Key] = Counter()
+
+    def read(self, plan: Plan, plain: Outcome, memory: Memory, absent: Iterable[Absence]) -> None:
+        """Find the truth, compare all records with it, and look for those that are missing."""
+        tapped = {tap.path: self._trial.modules[tap.path] for tap in plan.taps}
+        self._values = true_values(self._trial, tapped)
+        if plain.loss is not None or any(record.backward >= 0 for record in memory.rows):
+            self._twin = make_twin(self._trial, tapped, plain)
+        for record in memory.rows:
+            self.check(record)
+        self.look_for_missing(plan, memory, absent)
 
     def check(self, record: Record) -> None:
         """Compare one record, in the order of their arrival."""
@@ -319,7 +323,7 @@ class _Proof:
         if site.port == "buffer":
             return trial.buffers.get(name)
         if site.port == "param_grad":
-            return _nth(trial.accumulated.get(name, ()), number)
+            return _nth(self._accumulated.get(name, ()), number)
         if not site.is_gradient:
             return self._values.get((site, record.call))
         if self._twin is None or self._twin.failure is not None:
@@ -411,7 +415,7 @@ _UNSTEADY = (
 
 
 def show_verification(result: Verification) -> Page:
-    """The verdict, then what speaks for and against it."""
+    """Return the verdict, then what speaks for and against it."""
     verdict = "holds" if result else "FAILS"
     if result.unsteady:
         verdict = "is not possible"

@@ -17,9 +17,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from torchtap.hooks.call_follower import CallFollower, FollowedCall
-from torchtap.hooks.module_handle import Handle
+from torchtap.hooks.hidden_handle import HiddenHandle
 from torchtap.hooks.module_hook import EDITS, NEEDED, ModuleHook, keep_dynamo_out
-from torchtap.hooks.site_state import Tap
+from torchtap.hooks.tap import Tap
 
 
 class _CallWithCopies(FollowedCall):
@@ -64,21 +64,23 @@ class BufferCopies:
         self._follower: CallFollower[_CallWithCopies] = CallFollower()
         # Old-fashioned spectral norm writes in a pre-hook: ours comes before.
         enter, leave, settle = _Enter(self, NEEDED), _Leave(self, NEEDED), _Settle(self)
-        self._follower.put_on(module, before=enter, after=leave, is_first=True)
+        self._follower.put_on(module, pre_hook=enter, post_hook=leave, is_first=True)
         made = [
             module.register_state_dict_pre_hook(settle),  # type: ignore[no-untyped-call]
             module.register_load_state_dict_pre_hook(settle),  # type: ignore[no-untyped-call]
         ]
-        self._follower.hold(map(Handle, made))
+        self._follower.hold(map(HiddenHandle, made))
         _everywhere.add(self)
 
     def enter(self, module: nn.Module, caller: FrameType) -> None:
         """Give a call that begins its copies."""
+        # A call that an interrupt ended left its copies in the module; they must not become the
+        # originals.
         self.settle(id(module))
         lent = self._lent.get(id(module))
         if lent is None:
-            found = {name: module._buffers.get(name) for name in self._names}
-            own = {name: buffer for name, buffer in found.items() if buffer is not None}
+            own_buffers = {name: module._buffers.get(name) for name in self._names}
+            own = {name: buffer for name, buffer in own_buffers.items() if buffer is not None}
             lent = self._lent[id(module)] = _Lent(module, own)
         # One copy for a buffer that stands under two names, so that they stay one.
         made = {id(buffer): buffer.clone() for buffer in lent.originals.values()}
@@ -102,6 +104,7 @@ class BufferCopies:
     def settle(self, key: int) -> None:
         """Forget the calls of a module that ended unheard."""
         lent = self._lent.get(key)
+        # Nearly never: a frame is asked for each call, which costs less than to make the list anew.
         if lent is not None and any(call.is_over() for call in lent.calls):
             lent.calls = [call for call in lent.calls if not call.is_over()]
             self._show(lent)

@@ -122,9 +122,9 @@ class Features(nn.Module):
         extractor = Extractor(plan, self._call, may_stop=self._may_stop)
         with uncompiled():  # Compiled code would ignore hooks.
             extractor.run(self.model, modules, args, kwargs)
-        found = {str(site): extractor.found[site] for site in _in_order(plan, extractor)}
+        by_site = {str(site): extractor.found[site] for site in _in_order(plan, extractor)}
         self._check(plan, extractor)
-        return SiteDict(found)
+        return SiteDict(by_site)
 
     def train(self, mode: bool = True) -> Features:
         """Set the mode as ``nn.Module.train`` does; a frozen model stays in eval mode."""
@@ -253,11 +253,11 @@ def _make_plan(model: nn.Module, where: Where) -> Plan:
 
 def _at(model: nn.Module, path: str) -> nn.Module | None:
     """Return the module at a path, if it can be found without looking through wrappers."""
-    found: nn.Module | None = model
+    module: nn.Module | None = model
     for name in path.split(".") if path else ():
-        inner = {} if found is None else dict(found._modules.items())  # Some are no dicts.
-        found = inner.get(name)
-    return found
+        inner = {} if module is None else dict(module._modules.items())  # Some are no dicts.
+        module = inner.get(name)
+    return module
 
 
 def _may_stop(model: nn.Module) -> bool:
@@ -292,6 +292,6 @@ def _why_not(site: Site, count: int, call: int) -> str:
 
 
 def show_features(found: Mapping[str, Tensor]) -> Page:
-    """One line per feature: where, and what kind of tensor."""
+    """Return one line per feature: where, and what kind of tensor."""
     rows = [(site, kind_of(tensor)) for site, tensor in found.items()]
     return Page(Line(plural(len(found), "feature")), Grid(rows, indent="  "))

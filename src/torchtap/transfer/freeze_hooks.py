@@ -16,7 +16,7 @@ from torchtap.core.errors import EditError
 from torchtap.core.site import Site
 from torchtap.hooks.held_params import holders
 from torchtap.hooks.optimizer_hooks import has_closure, listen_to_optimizers
-from torchtap.hooks.site_state import Tap
+from torchtap.hooks.tap import Tap
 from torchtap.transfer.buffer_copies import BufferCopies
 
 if TYPE_CHECKING:
@@ -76,6 +76,7 @@ class FreezeHooks:
             param.requires_grad_(False)
             _copy_as_free(param)
         elif self._gradients == "zero" and param.requires_grad:
+            # The hook is called before the gradient is accumulated, so .grad gets zeros.
             handle = param.register_hook(torch.zeros_like)  # type: ignore[no-untyped-call]
             self._handles.append(handle)
 
@@ -152,8 +153,9 @@ class FreezeHooks:
         step.hide()
         if not computes:
             return None
-        positional = (one if not callable(one) else step.around(one) for one in args[1:])
+        positional = (arg if not callable(arg) else step.around(arg) for arg in args[1:])
         named = {name: step.around(one) if callable(one) else one for name, one in kwargs.items()}
+        # The first argument is the optimizer itself.
         return (args[0], *positional), named
 
     def after_step(self, optimizer: Optimizer) -> None:
@@ -246,7 +248,7 @@ _keepers: weakref.WeakKeyDictionary[nn.Module, set[FreezeHooks]] = weakref.WeakK
 
 def _freezes() -> list[FreezeHooks]:
     """Return those that are open; several may hold one parameter."""
-    return [one for one in holders if isinstance(one, FreezeHooks)]
+    return [holder for holder in holders if isinstance(holder, FreezeHooks)]
 
 
 class _Free:
@@ -270,7 +272,7 @@ class _Free:
 
     def _twin(self) -> nn.Parameter:
         """Return a parameter of the same memory that requires grad as this one did."""
-        held = [one._required[self._id] for one in _freezes() if self._id in one._required]
+        held = [freeze._required[self._id] for freeze in _freezes() if self._id in freeze._required]
         param = held[0][0]
         twin = nn.Parameter(param.data, requires_grad=any(required for _, required in held))
         vars(twin).update((name, held) for name, held in vars(param).items() if name not in _ASKED)
@@ -309,4 +311,5 @@ def _passes_over(optimizer: Optimizer) -> bool:
 
 
 def _is_same(left: Tensor, right: Tensor) -> bool:
+    # torch.equal is quick, and calls NaN unequal to itself.
     return torch.equal(left, right) or bool(((left == right) | left.isnan() & right.isnan()).all())

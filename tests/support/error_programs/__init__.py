@@ -1,6 +1,6 @@
 """Small programs that PyTorch refuses, each with what the note must say and a way out, applied.
 
-The tests run all of them, and ``docs/errors/`` is made from them:
+The tests run all of them, and ``docs/reference/errors/`` is made from them:
 ``python tests/support/error_programs/page.py``.
 """
 

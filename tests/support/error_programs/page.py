@@ -1,4 +1,4 @@
-"""``docs/errors/``, made from the programs: an index of PyTorch's messages, and a page a topic.
+"""Makes ``docs/reference/errors/`` from the programs: an index of messages, and a page a topic.
 
 ``python tests/support/error_programs/page.py`` writes them, and a test compares the two.
 """
@@ -27,7 +27,7 @@ from posted_programs import POSTED
 from torchtap.core.text import elide_end, wrap
 from torchtap.failures.catalogue import TOPICS
 
-FOLDER = Path(__file__).parents[3] / "docs" / "errors"
+FOLDER = Path(__file__).parents[3] / "docs" / "reference" / "errors"
 _MOST, _MOST_IN_TITLE = 400, 110
 _TITLES = {
     "arguments": "Arguments and attributes",

@@ -63,12 +63,12 @@ def rates_of(optimizer: Optimizer, state: OptimizerState, model: ModelState) -> 
     """Return the learning rates of an optimizer, under the names by which a model logs them."""
     place = f".{model.optimizers.index(state)}" if len(model.optimizers) > 1 else ""
     groups = optimizer.param_groups
-    found = {}
+    rates = {}
     for number, group in enumerate(groups):
         rate, ending = group.get("lr"), f".{number}" if len(groups) > 1 else ""
         if isinstance(rate, int | float) or (isinstance(rate, torch.Tensor) and rate.numel() == 1):
-            found[f"lr{place}{ending}"] = rate
-    return found
+            rates[f"lr{place}{ending}"] = rate
+    return rates
 
 
 def _params_of(optimizer: Optimizer | None) -> set[int]:

@@ -46,14 +46,15 @@ class ModelSearch:
             params: their ids.
         """
         began = time.perf_counter()
-        found = _models_holding(params)
-        if not found:
+        models = _models_holding(params)
+        if not models:
             self.seconds_in_vain += time.perf_counter() - began
-        return found
+        return models
 
 
 def _models_holding(params: Collection[int]) -> list[nn.Module]:
     modules = _live_modules()
+    # A module knows its children and not its parents.
     parents: dict[int, list[nn.Module]] = {}
     for module in modules:
         for child in _children(module):
@@ -72,6 +73,8 @@ def _covering(tops: dict[int, nn.Module], owned: dict[int, set[int]]) -> Iterato
     left = set().union(*owned.values())
     sizes = {key: sum(1 for _ in top.modules()) for key, top in tops.items()}
     while left:
+        # Greedy: the one that holds most of what is left, and of equals the smallest, which is the
+        # model without its wrapper.
         best = max(tops, key=lambda key: (len(owned[key] & left), -sizes[key]))
         yield tops[best]
         left -= owned[best]
@@ -81,25 +84,25 @@ def _tops(module: nn.Module, parents: dict[int, list[nn.Module]]) -> Iterable[nn
     """Return the modules above, or itself, that stand in no other."""
     seen = {id(module): module}
     waiting = [module]
-    found = []
+    tops = []
     while waiting:
         one = waiting.pop()
         above = parents.get(id(one), [])
         if not above:
-            found.append(one)
+            tops.append(one)
         for parent in above:
             if id(parent) not in seen:
                 seen[id(parent)] = parent
                 waiting.append(parent)
-    return found or [module]  # Modules that hold each other in a ring have no top.
+    return tops or [module]  # Modules that hold each other in a ring have no top.
 
 
 def _live_modules() -> list[nn.Module]:
     # Asked of the type: isinstance() would call __class__ of proxies, which may raise.
-    found = [one for one in gc.get_objects() if issubclass(type(one), nn.Module)]
+    modules = [one for one in gc.get_objects() if issubclass(type(one), nn.Module)]
     return [
         module
-        for module in found
+        for module in modules
         if not isinstance(module, torch.jit.ScriptModule)
         and {"_parameters", "_modules"} <= vars(module).keys()  # Else it is being made.
     ]

@@ -39,9 +39,9 @@ class ScriptFiles:
 
     def sinks(self, model: TrainedModel) -> list[Sink]:
         """Statistics in memory; means over samples would take a copy of each output."""
-        from torchtap.stats.sink import Stats
+        import torchtap as tt
 
-        return [Stats(sample_mean=())]
+        return [tt.Stats(sample_mean=())]
 
     def begin(self, model: TrainedModel) -> int:
         """Steps count from 0."""

@@ -14,13 +14,13 @@ from torchtap.cli.script.described import described
 from torchtap.core.errors import CaptureError
 
 if TYPE_CHECKING:
+    import torchtap as tt
     from torchtap.capture.training.trained_model import TrainedModel
     from torchtap.core.absence import Absence
     from torchtap.core.record import Record, Sink
     from torchtap.runs.about import About
     from torchtap.runs.meta import Meta
     from torchtap.runs.store.disk import Disk
-    from torchtap.stats.sink import Stats
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +67,9 @@ class ScriptFolders:
 
     def sinks(self, model: TrainedModel) -> list[Sink]:
         """Statistics in memory and in a folder that is made when the training begins."""
-        from torchtap.stats.sink import Stats
+        import torchtap as tt
 
-        stats = Stats(sample_mean=())
+        stats = tt.Stats(sample_mean=())
         disk = LateDisk(self._settings, rank=self._rank)
         self._folders[id(model)] = disk
         self._known.append(model)
@@ -88,12 +88,12 @@ class ScriptFolders:
         path, name = self._settings.path, model.variable or model.kind
         if len(self._known) == 1:
             return path
-        taken = {one.path for one in self._folders.values()}
-        found, number = path.with_name(f"{path.name}.{name}"), 0
-        while found in taken:
+        taken = {folder.path for folder in self._folders.values()}
+        free_path, number = path.with_name(f"{path.name}.{name}"), 0
+        while free_path in taken:
             number += 1
-            found = path.with_name(f"{path.name}.{name}{number}")
-        return found
+            free_path = path.with_name(f"{path.name}.{name}{number}")
+        return free_path
 
     # ------------------------------------------------------------------ as the files are
 
@@ -208,7 +208,7 @@ class LateDisk:
             self._disk.close()
 
     def contents(self) -> Sequence[Record]:
-        """The records of the steps that were committed."""
+        """Return the records of the steps that were committed."""
         return () if self._disk is None else self._disk.contents()
 
     @property
@@ -228,7 +228,7 @@ class MeasuredDisk:
     keeps = False
     reads_backward = False
 
-    def __init__(self, stats: Stats, disk: LateDisk) -> None:
+    def __init__(self, stats: tt.Stats, disk: LateDisk) -> None:
         self.take, self.meter, self.measured = stats.take, stats.meter, stats.measured
         self.unguarded = stats.unguarded
         self.begin = disk.begin
@@ -251,7 +251,7 @@ class MeasuredDisk:
 
 
 def _step_after(path: Path, rank: int) -> int:
-    """The number after the last step that a rank has written."""
+    """Return the number after the last step that a rank has written."""
     from torchtap.runs.open_run import open_run
     from torchtap.runs.store.layout import attempts_in, rank_folder
 

@@ -205,8 +205,8 @@ class Watching:
 
     def _notes(self) -> list[str]:
         """Return what went wrong."""
-        found = [note for note in (self._failure, self._destination.failure) if note]
-        return found + ([] if self._stepping is None else self._stepping.faults)
+        notes = [note for note in (self._failure, self._destination.failure) if note]
+        return notes + ([] if self._stepping is None else self._stepping.faults)
 
     def _summary(self) -> str:
         written = [f"{_shown(path)}: {text}" for path, text in self._destination.written.items()]
@@ -281,7 +281,7 @@ class Watching:
 
 
 def launched_rank() -> int | None:
-    """The rank of this process under ``torchrun``; ``None`` outside of it."""
+    """Return the rank of this process under ``torchrun``; ``None`` outside of it."""
     rank = os.environ.get("RANK", "")
     return int(rank) if rank.isdecimal() else None
 

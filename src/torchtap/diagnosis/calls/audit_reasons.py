@@ -62,9 +62,9 @@ def verdict_on(
         if seen.largest > torch.finfo(kind).max and not other < 1:
             return Verdict("range", f"in {one} {_beyond(seen, kind)}")
         eps = torch.finfo(kind).eps
-        found = _of_rounding(other, eps, seen) if other > _HEALTHY * eps else Verdict("")
-        if found.word in ("cancellation", "accumulation"):
-            return Verdict(found.word, f"in {one} {found.text}")
+        verdict = _of_rounding(other, eps, seen) if other > _HEALTHY * eps else Verdict("")
+        if verdict.word in ("cancellation", "accumulation"):
+            return Verdict(verdict.word, f"in {one} {verdict.text}")
     return Verdict("")
 
 

@@ -34,7 +34,7 @@ from torchtap.diagnosis.calls.standalone.run_again import (
 )
 from torchtap.hooks.graph_edges import BoundaryEdge, boundary_edges, edge_of, input_edges
 from torchtap.hooks.module_hook import keep_dynamo_out
-from torchtap.hooks.site_state import GradHook
+from torchtap.hooks.tap import GradHook
 
 _BY_MEMORY = (
     "it wrote into a view, and gradients came into the call by that memory, not by an output; "
@@ -95,10 +95,12 @@ class CallGradients:
         self._arriving.clear()
         self._arguments = arguments
         self._first = sequence_number()
+        # A call without a graph has no gradients, and its tensors are not to be held.
         if not torch.is_grad_enabled():
             return
+        # By identity: a parameter that is handed in as an argument is counted once, as a parameter.
         given = tensors_in(arguments_by_name(*arguments))
-        own = {id(one) for one in module.parameters()}
+        own = {id(parameter) for parameter in module.parameters()}
         tensors = [
             *((self._inputs, name, one) for name, one in given.items() if id(one) not in own),
             *((self._parameters, name, one) for name, one in module.named_parameters()),
@@ -113,14 +115,14 @@ class CallGradients:
 
     def leave(self, _: Captured, output: Any) -> None:
         """The call ends."""
-        found = tensors_in(output)
-        known = {id(one): name for name, one in found.items()}
+        tensors = tensors_in(output)
+        known = {id(one): name for name, one in tensors.items()}
         names = {leaf: known[id(one)] for leaf, one in leaves(output) if id(one) in known}
         # One tensor in several places of the output has one gradient.
         self._outputs = {leaf: name for name, leaf in {n: at for at, n in names.items()}.items()}
         can = torch.is_grad_enabled()
-        made = {name: one for name, one in found.items() if can and self._is_made_here(one)}
-        self._handed_on = found.keys() - made.keys()
+        made = {name: one for name, one in tensors.items() if can and self._is_made_here(one)}
+        self._handed_on = tensors.keys() - made.keys()
         self._written = {
             known.get(id(one))
             for one, version in self._given
@@ -140,10 +142,10 @@ class CallGradients:
     def _put_into_arguments(self) -> dict[str, Tensor]:
         """Tensors of this call that its arguments hold now: what was written, or put in."""
         arguments, self._arguments = self._arguments, ((), {})
-        found = named_arguments(*arguments) if torch.is_grad_enabled() else {}
+        by_name = named_arguments(*arguments) if torch.is_grad_enabled() else {}
         # A view whose base was written into before gets a node of its own when it is looked at.
         as_given = {id(one) for one, version in self._given if one._version == version}
-        fresh = {name: one for name, one in found.items() if id(one) not in as_given}
+        fresh = {name: one for name, one in by_name.items() if id(one) not in as_given}
         return {name: one for name, one in fresh.items() if self._is_made_here(one)}
 
     def _arrive(self, name: str, gradient: Tensor) -> None:
@@ -213,8 +215,8 @@ def _forward_of(captured: Captured) -> Result:
 
 def accumulated(model: nn.Module) -> Mapping[str, Tensor]:
     """Return the gradients of all parameters in a run that is one call of the model."""
-    found = {name: one.grad for name, one in model.named_parameters()}
-    return {name: one.detach().clone() for name, one in found.items() if one is not None}
+    gradients = {name: one.grad for name, one in model.named_parameters()}
+    return {name: one.detach().clone() for name, one in gradients.items() if one is not None}
 
 
 keep_dynamo_out(CallGradients._add, CallGradients._arrive)

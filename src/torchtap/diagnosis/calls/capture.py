@@ -17,9 +17,9 @@ from torchtap.diagnosis.calls.copies import Arguments, copied
 from torchtap.diagnosis.calls.standalone.run_again import held_output
 from torchtap.diagnosis.calls.standalone.surroundings import Surroundings, surroundings_now
 from torchtap.hooks.call_follower import CallFollower
-from torchtap.hooks.calls import Numbering
+from torchtap.hooks.calls import CallIdentifier
 from torchtap.hooks.module_hook import VALUES, Keywords, TapHook, keep_dynamo_out
-from torchtap.hooks.site_state import Tap
+from torchtap.hooks.tap import Tap
 
 Wanted = Callable[[str, int], bool]
 """``(path, call)`` -> whether that call is captured."""
@@ -95,16 +95,16 @@ class Capture:
         self._with_modules = with_modules
         self._entered = entered
         self._left = left
-        self._numbering = Numbering()
+        self._identifier = CallIdentifier()
         self._follower: CallFollower[Any] = CallFollower()
         self._running: list[tuple[Tap, Captured | None]] = []
 
     def __enter__(self) -> Capture:
         taps = {path: Tap(path, {}) for path in self._modules}
-        self._numbering.enter_model()
+        self._identifier.enter_model()
         for path, module in self._modules.items():
             before, after = _Begins(self, taps[path]), _Ends(self, taps[path])
-            self._follower.put_on(module, before=before, after=after, is_first=True)
+            self._follower.put_on(module, pre_hook=before, post_hook=after, is_first=True)
         self._follower.keep_fused_kernels(taps, self._modules)
         return self
 
@@ -119,7 +119,7 @@ class Capture:
 
     def begin(self, tap: Tap, module: nn.Module, arguments: Arguments) -> None:
         """A module is called."""
-        call, phase = self._numbering.number(tap, *arguments)
+        call, phase = self._identifier.identify(tap, *arguments)
         if phase is FORWARD:
             self.num_calls[tap.path] = call + 1
         is_wanted = call >= 0 and self._wanted(tap.path, call)

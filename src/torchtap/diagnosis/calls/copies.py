@@ -49,7 +49,7 @@ def copied(
     given = tensors_in(arguments_by_name(args, kwargs))
     for name, tensor in given.items():
         _refuse(f"argument {name}", tensor)
-    own = {id(one): one for one in (*module.parameters(), *module.buffers())}
+    own = {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}
     memo: dict[int, Any] = {}
     if not with_module:
         memo.update(own)
@@ -58,7 +58,9 @@ def copied(
     with outside_inference_mode():
         flowing = [one for one in given.values() if id(one) not in own]
         if with_module:
-            flowing += [one for one in _computed_attributes(module) if id(one) not in own]
+            flowing += [
+                attribute for attribute in _computed_attributes(module) if id(attribute) not in own
+            ]
         flowing = list({id(one): one for one in flowing}.values())
         # Copied beforehand and together: deepcopy refuses tensors with a graph, and would part
         # views from their base.
@@ -105,15 +107,15 @@ def _place_of_refused(
 ) -> str | None:
     """Name the first argument or attribute that cannot be copied."""
     for name, value in arguments_by_name(args, kwargs).items():
-        found = _refused_part(value)
-        if found is not None:
-            return f"Argument {name}{found[0]} ({kind_of(found[1])})"
+        refused = _refused_part(value)
+        if refused is not None:
+            return f"Argument {name}{refused[0]} ({kind_of(refused[1])})"
     for path, one in module.named_modules():
         for name, value in vars(one).items():
-            found = None if name in _OF_EVERY_MODULE else _refused_part(value)
-            if found is not None:
+            refused = None if name in _OF_EVERY_MODULE else _refused_part(value)
+            if refused is not None:
                 place = f"{path}.{name}" if path else name
-                return f"Attribute {place}{found[0]} ({kind_of(found[1])})"
+                return f"Attribute {place}{refused[0]} ({kind_of(refused[1])})"
     return None
 
 
@@ -127,9 +129,9 @@ def _refused_part(value: Any) -> tuple[str, Any] | None:
     else:
         inner = ((name, part) for name, part in getattr(value, "__dict__", {}).items())
     for name, part in inner:
-        found = _refused_part(part)
-        if found is not None:
-            return f"[{name!r}]{found[0]}", found[1]
+        refused = _refused_part(part)
+        if refused is not None:
+            return f"[{name!r}]{refused[0]}", refused[1]
     return "", value
 
 

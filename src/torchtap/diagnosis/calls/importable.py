@@ -21,7 +21,7 @@ def in_words(value: Any) -> str:
 
 
 def name_of(value: Any) -> str:
-    """``package.module:Outer.inner`` of a class or function that can be imported.
+    """Return ``package.module:Outer.inner`` of a class or function that can be imported.
 
     Raises:
         UnwritableError: it cannot be, as it stands in a function, in ``__main__``, or nowhere.
@@ -48,9 +48,9 @@ def name_of(value: Any) -> str:
 
 def _found(module: str, path: str) -> Any:
     try:
-        found: Any = importlib.import_module(module)
+        value: Any = importlib.import_module(module)
     except ImportError:
         return None
     for part in path.split("."):
-        found = getattr(found, part, None)
-    return found
+        value = getattr(value, part, None)
+    return value

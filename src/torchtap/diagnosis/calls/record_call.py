@@ -17,13 +17,13 @@ from torchtap.core.doors import require
 from torchtap.core.errors import CaptureError, InputError, SiteError
 from torchtap.core.module_paths import is_container, modules_of, type_names
 from torchtap.core.text import plural
+from torchtap.core.trial import Loss, Trial
 from torchtap.diagnosis.calls.call import Call
 from torchtap.diagnosis.calls.call_gradients import CallGradients, accumulated
 from torchtap.diagnosis.calls.capture import Capture, Captured
 from torchtap.diagnosis.calls.standalone.surroundings import without_autocast
-from torchtap.hooks.fused import REASON
+from torchtap.hooks.encoder_fast_path import REASON
 from torchtap.hooks.uncompiled import uncompiled
-from torchtap.studies.trial import Loss, Trial
 
 _OF_EVERY_MODULE = frozenset(vars(nn.Module())) - {"training"}
 
@@ -122,8 +122,8 @@ def refuse_sharded(model: nn.Module) -> None:
     Raises:
         CaptureError: they are.
     """
-    sharded = any("FullyShardedDataParallel" in type_names(one) for one in model.modules())
-    if sharded or any(is_distributed(one) for one in model.parameters()):
+    sharded = any("FullyShardedDataParallel" in type_names(module) for module in model.modules())
+    if sharded or any(is_distributed(parameter) for parameter in model.parameters()):
         raise CaptureError(
             f"{type(model).__name__} is sharded over ranks, and a rank alone has a part of its "
             f"weights. Take a copy that is not sharded."

@@ -102,16 +102,16 @@ def replay(call: Call | str | Path, *, module: nn.Module | None = None) -> Any:
         >>> tt.replay(call).shape
         torch.Size([1, 2])
     """
-    found = replayed(call, module=module)
-    if not found:
-        name, how = next(iter(found.differing.items()))
+    result = replayed(call, module=module)
+    if not result:
+        name, how = next(iter(result.differing.items()))
         warnings.warn(
-            f"{title_of(found.call)} differs from what was recorded in "
-            f"{len(found.differing)} of {plural(len(found.compared), 'tensor')}; {name}: {how}.",
+            f"{title_of(result.call)} differs from what was recorded in "
+            f"{len(result.differing)} of {plural(len(result.compared), 'tensor')}; {name}: {how}.",
             ReplayWarning,
             stacklevel=2,
         )
-    return found.output
+    return result.output
 
 
 def replayed(call: Call | str | Path, *, module: nn.Module | None = None) -> Replay:
@@ -141,7 +141,7 @@ def _unchecked(recorded: Result, again: Result) -> tuple[str, ...]:
 
 
 def _prepared(call: Call, module: nn.Module | None) -> tuple[nn.Module, Arguments]:
-    """A module that may be written, and arguments that refer to its parameters."""
+    """Return a module that may be written, and arguments that refer to its parameters."""
     given = copied_module(call.module if module is None else module)
     if module is not None:
         _lend(given, call.module)
@@ -209,7 +209,7 @@ def show_replay(found: Replay) -> Page:
     if found.unchecked:
         parts.append(Line(f"Not recorded, so not compared: {', '.join(found.unchecked)}", "dim"))
     if found.call.notes:
-        parts.append(Listed([("", one) for one in found.call.notes], title="Notes", tone="dim"))
+        parts.append(Listed([("", note) for note in found.call.notes], title="Notes", tone="dim"))
     return Page(*parts)
 
 

@@ -68,6 +68,7 @@ class Wide(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Run one operation."""
         kwargs = kwargs or {}
         name = func.overloadpacket.__name__
+        # PyTorch tags every operation that draws from a generator so.
         if torch.Tag.nondeterministic_seeded in func.tags:
             return self._drawn(func, name, args, kwargs)
         if kwargs.get("dtype") in _WIDE:
@@ -84,9 +85,11 @@ class Wide(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
         if name in ("native_dropout", "_fused_dropout"):
             _, mask = func(narrow(args[0]), *args[1:], **kwargs)
+            # The mask is that of the narrow run; the division is done in float64.
             keep = 1 - args[1]
             return (args[0] * mask / keep if keep else args[0] * 0), mask
         drawn = func(*tree_map(narrow, args), **tree_map(narrow, kwargs))
+        # x.normal_() must fill the program's own tensor, and not a narrowed copy.
         if name.endswith("_") and isinstance(drawn, Tensor):
             return args[0].copy_(drawn)
         return tree_map(lambda one: widened(one) if isinstance(one, Tensor) else one, drawn)
@@ -100,6 +103,8 @@ class Wide(TorchDispatchMode):  # type: ignore[no-untyped-call]
         finite = result.detach().nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
         seen.largest = max(seen.largest, float(finite.abs().max()))
         if name in ("add", "add_"):
+            # A sum that a loop makes term by term is no single operation; additions of one shape
+            # count together.
             self._additions[result.shape] += 1
         terms = num_terms(name, args, result)
         seen.terms = max(seen.terms, terms, self._additions[result.shape])
@@ -112,21 +117,23 @@ class Wide(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def _magnitudes(args: tuple[Any, ...]) -> list[float]:
     """Norms of the two sides of an addition or subtraction, over the shape of the result."""
-    sides = [one for one in args[:2] if isinstance(one, Tensor | int | float)]
-    tensors = [one for one in sides if isinstance(one, Tensor)]
-    is_plain = all(one.is_floating_point() and one.layout is torch.strided for one in tensors)
-    if len(sides) < 2 or not tensors or not is_plain or any(one.is_nested for one in tensors):
+    sides = [arg for arg in args[:2] if isinstance(arg, Tensor | int | float)]
+    tensors = [side for side in sides if isinstance(side, Tensor)]
+    is_plain = all(
+        tensor.is_floating_point() and tensor.layout is torch.strided for tensor in tensors
+    )
+    if len(sides) < 2 or not tensors or not is_plain or any(tensor.is_nested for tensor in tensors):
         return []
-    shape = torch.broadcast_shapes(*(one.shape for one in tensors))  # type: ignore[no-untyped-call]
+    shape = torch.broadcast_shapes(*(tensor.shape for tensor in tensors))  # type: ignore[no-untyped-call]
     every = shape.numel() ** 0.5
     return [
-        float(one.detach().expand(shape).norm()) if isinstance(one, Tensor) else abs(one) * every
-        for one in sides
+        float(side.detach().expand(shape).norm()) if isinstance(side, Tensor) else abs(side) * every
+        for side in sides
     ]
 
 
 def num_terms(name: str, args: tuple[Any, ...], result: Tensor) -> int:
-    """How many terms each element of a result is the sum of."""
+    """Return how many terms each element of a result is the sum of."""
     if name in _PRODUCTS:
         return int(args[_PRODUCTS[name]].shape[-1])
     if name in _CONVOLUTIONS:

@@ -36,7 +36,7 @@ class ComparedStep:
 
 
 def alone_of(sides: tuple[StepCalls, StepCalls], pairs: Sequence[Pair]) -> Alone:
-    """The calls that have no partner."""
+    """Return the calls that have no partner."""
     paired = {id(call) for pair in pairs for call in (pair.one, pair.two)}
     ones, twos = ([call for call in side.calls if id(call) not in paired] for side in sides)
     return Alone(ones, twos)
@@ -70,12 +70,12 @@ def only_of(step: ComparedStep) -> tuple[list[str], list[str]]:
     paired = [{call.path for call in each} for each in zip(*map(_calls, step.pairs), strict=True)]
     known = paired or [set(), set()]
     sides = (step.alone.ones, step.states[0]), (step.alone.twos, step.states[1])
-    found = []
+    only = []
     for (calls, states), there in zip(sides, known, strict=True):
         paths = [call.path for call in calls]
         paths += [state.path for state in states if state.port in ("param", "buffer")]
-        found.append([path or "." for path in dict.fromkeys(paths) if path not in there])
-    return found[0], found[1]
+        only.append([path or "." for path in dict.fromkeys(paths) if path not in there])
+    return only[0], only[1]
 
 
 def _calls(pair: Pair) -> tuple[Call, Call]:

@@ -56,7 +56,7 @@ EQUAL = Distance()
 
 
 def distance(one: Values, two: Values) -> Distance:
-    """The distance of nested values, leaf by leaf.
+    """Return the distance of nested values, leaf by leaf.
 
     Leaves are matched by their names, and what is left over by its number of elements, in order.
     Where one side has more tensors, such as a cache beside the logits, those of the other side are
@@ -66,7 +66,7 @@ def distance(one: Values, two: Values) -> Distance:
     if len(pairs) < min(len(one), len(two)):
         sides = (", ".join(map(_kind, side.values())) or "nothing" for side in (one, two))
         return Distance(math.inf, 1.0, why=_of_kinds(next(sides), next(sides)))
-    return joined(_of_leaf(leaf, one[leaf], two[other]) for leaf, other in pairs)
+    return overall_distance(_of_leaf(leaf, one[leaf], two[other]) for leaf, other in pairs)
 
 
 def matched(one: Values, two: Values) -> list[tuple[str, str]]:
@@ -76,14 +76,14 @@ def matched(one: Values, two: Values) -> list[tuple[str, str]]:
     if len(one) == len(two) == 1:
         return [(next(iter(one)), next(iter(two)))]
     mine, theirs = (dict(zip(side, numel_of(side), strict=True)) for side in (one, two))
-    found = []
+    pairs = []
     for leaf, numel in mine.items():
         by_name = [leaf] if theirs.get(leaf) == numel else []
         fitting = by_name or [other for other, size in theirs.items() if size == numel]
         if fitting:
-            found.append((leaf, fitting[0]))
+            pairs.append((leaf, fitting[0]))
             del theirs[fitting[0]]
-    return found
+    return pairs
 
 
 def _kind(value: Value) -> str:
@@ -91,19 +91,19 @@ def _kind(value: Value) -> str:
     return kind_of(value) if isinstance(value, Tensor) else _typed(value)
 
 
-def joined(parts: Iterable[Distance]) -> Distance:
-    """The distance of all parts together."""
-    found = list(parts)
-    if not found:
+def overall_distance(parts: Iterable[Distance]) -> Distance:
+    """Return the distance of all parts together."""
+    distances = list(parts)
+    if not distances:
         return EQUAL
-    worst = max(found, key=lambda part: part.error)
+    worst = max(distances, key=lambda part: part.error)
     return Distance(
-        math.hypot(*(part.error for part in found)),
-        math.hypot(*(part.scale for part in found)),
+        math.hypot(*(part.error for part in distances)),
+        math.hypot(*(part.scale for part in distances)),
         worst.leaf,
         worst.why,
-        any(part.is_bound for part in found),
-        sum(part.num_nan for part in found),
+        any(part.is_bound for part in distances),
+        sum(part.num_nan for part in distances),
     )
 
 
@@ -207,25 +207,25 @@ def _typed(stats: Statistics) -> str:
 
 def dtypes_of(values: Values) -> list[str]:
     """Names of the dtypes, without ``torch.``."""
-    found = []
+    dtypes = []
     for value in values.values():
         if isinstance(value, Statistics):
-            found.append(value.dtype)
+            dtypes.append(value.dtype)
         else:
-            found.append(str(_tensor(value).dtype).removeprefix("torch."))
-    return found
+            dtypes.append(str(_tensor(value).dtype).removeprefix("torch."))
+    return dtypes
 
 
 def shapes_of(values: Values) -> list[Sequence[int]]:
     """Shapes of the values, of those that have one."""
-    found: list[Sequence[int]] = []
+    shapes: list[Sequence[int]] = []
     for value in values.values():
         if isinstance(value, Statistics):
-            found += [] if value.shape is None else [value.shape]
+            shapes += [] if value.shape is None else [value.shape]
         else:
             tensor = _tensor(value)
-            found += [] if tensor.is_nested else [tuple(tensor.shape)]
-    return found
+            shapes += [] if tensor.is_nested else [tuple(tensor.shape)]
+    return shapes
 
 
 def numel_of(values: Values) -> list[int]:

@@ -115,7 +115,7 @@ def _said_weights(feeder: Feeder) -> str:
 
 
 def _apart(pair: ParameterPair) -> Distance:
-    ways = [distance({"": one}, {"": pair.own.detach()}) for one in pair.values]
+    ways = [distance({"": value}, {"": pair.own.detach()}) for value in pair.values]
     return min(ways, key=lambda one: one.relative)
 
 

@@ -119,21 +119,21 @@ class Feeder:
         return replace(self.two, arguments=arguments, around=around, modes=modes, buffers=buffers)
 
     def reference_mode(self, path: str) -> bool | None:
-        """The mode of the module that stands for one of the candidate's."""
+        """Return the mode of the module that stands for one of the candidate's."""
         home = next((one for one, two in self.homes.items() if two == path), path)
         return self.one.modes.get(home, self.one.modes.get(""))
 
     def lent_buffers(self) -> dict[str, Tensor]:
-        """The reference's buffers under the names of the candidate."""
-        found = {}
+        """Return the reference's buffers under the names of the candidate."""
+        buffers = {}
         left = dict(self.one.buffers)
         for name, own in self.two.buffers.items():
             other = name if name in left else next(
                 (one for one in left if self._named(one) == name), None
             )  # fmt: skip
             if other is not None and left[other].shape == own.shape:
-                found[name] = left.pop(other)
-        return found
+                buffers[name] = left.pop(other)
+        return buffers
 
     def _named(self, name: str) -> str:
         path, _, own = name.rpartition(".")
@@ -185,17 +185,17 @@ class Feeder:
     def _held_generators(self) -> list[tuple[torch.Generator, torch.Generator]]:
         """Generators of the reference with those of the candidate, by the names of attributes."""
         modules = dict(self.module.named_modules())
-        found = []
+        generators = []
         for path, module in self.reference.named_modules():
             other = modules.get(self.homes.get(path, path))
             for name, value in vars(module).items() if other is not None else ():
                 own = vars(other).get(name)
                 if isinstance(value, torch.Generator) and isinstance(own, torch.Generator):
-                    found.append((value, own))
-        return found
+                    generators.append((value, own))
+        return generators
 
     def differing(self) -> list[ParameterPair]:
-        """The parameters that have another value than in the reference."""
+        """Return the parameters that have another value than in the reference."""
         return [pair for pair in self.params if not (pair.is_equal or pair.is_transposed)]
 
     def has_other_buffers(self) -> bool:
@@ -229,11 +229,11 @@ class Feeder:
 
 def floating(value: Any) -> dict[str, Tensor]:
     """Tensors of numbers that round, by their places; all tensors where there are none."""
-    found = tensors_in(value)
+    tensors = tensors_in(value)
     chosen = {
-        name: one for name, one in found.items() if one.is_floating_point() or one.is_complex()
+        name: one for name, one in tensors.items() if one.is_floating_point() or one.is_complex()
     }
-    return chosen or found
+    return chosen or tensors
 
 
 def rounded(tensor: Tensor, dtype: str) -> Tensor:
@@ -253,5 +253,5 @@ def _tensor(value: Any) -> Tensor:
 
 
 def relative(found: Distance | None) -> float:
-    """The relative distance; NaN where there is none."""
+    """Return the relative distance; NaN where there is none."""
     return math.nan if found is None else found.relative

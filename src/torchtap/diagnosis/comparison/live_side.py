@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,15 +19,14 @@ from torchtap.core.module_paths import modules_of
 from torchtap.core.preserved import mode_of, set_mode
 from torchtap.core.rebuild import replace_arguments
 from torchtap.core.tree import leaves
+from torchtap.core.trial import Trial, default_loss
 from torchtap.diagnosis.calls.capture import Capture, Captured
 from torchtap.diagnosis.comparison.step_calls import State, StepCalls, step_calls
 from torchtap.diagnosis.comparison.traits import Traits, traits_of_modules
 from torchtap.hooks.uncompiled import uncompiled
 from torchtap.runs.meta import Meta
-from torchtap.studies.trial import Trial, default_loss
 
 _WHERE = "*:input,output,grad_input,grad_output,param_grad"
-Loss = Callable[[Any], Tensor | None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,7 +64,7 @@ class LiveSide:
 
     @property
     def model(self) -> nn.Module:
-        """The outermost module, wrappers looked through."""
+        """Return the outermost module, wrappers looked through."""
         return self.modules[""]
 
     @property
@@ -155,8 +154,8 @@ def live_side(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -
 
 
 def _own_dtype(model: nn.Module) -> torch.dtype | None:
-    found = {one.dtype for one in model.parameters() if one.is_floating_point()}
-    return found.pop() if len(found) == 1 else None
+    dtypes = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
+    return dtypes.pop() if len(dtypes) == 1 else None
 
 
 def _floating(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[tuple[str, Tensor]]:

@@ -66,23 +66,23 @@ class LiveStep:
         metas = self.seen[0].meta, self.seen[1].meta
         pairs = align(calls[0].calls, calls[1].calls, self.renaming)
         homes = {pair.one.path: pair.two.path for pair in reversed(pairs)}
-        found = compared_calls(pairs, 0, fixed=self.tolerance, noise=self.noise, is_live=True)
-        found = [self._fed(one, homes) for one in found]
+        compared = compared_calls(pairs, 0, fixed=self.tolerance, noise=self.noise, is_live=True)
+        compared = [self._fed(one, homes) for one in compared]
         states, *only = compared_states(
             *self._like(calls, homes),
             self.renaming,
             homes,
             fixed=self.tolerance,
-            least=kinks_of(found, pairs),
+            least=kinks_of(compared, pairs),
         )
         alone = alone_of(calls, pairs)
-        causes = LiveCauses(self.feeder, metas, [*found, *states], alone, homes)
-        first = first_divergence([*found, *states], causes.why)
+        causes = LiveCauses(self.feeder, metas, [*compared, *states], alone, homes)
+        first = first_divergence([*compared, *states], causes.why)
         if first is None or first.row.phase == "backward":
-            found = [self._fed_backward(one, homes) for one in found]
-            causes = LiveCauses(self.feeder, metas, [*found, *states], alone, homes)
-            first = first_divergence([*found, *states], causes.why)
-        return ComparedStep(calls, pairs, [*found, *states], alone, (only[0], only[1]), first)
+            compared = [self._fed_backward(one, homes) for one in compared]
+            causes = LiveCauses(self.feeder, metas, [*compared, *states], alone, homes)
+            first = first_divergence([*compared, *states], causes.why)
+        return ComparedStep(calls, pairs, [*compared, *states], alone, (only[0], only[1]), first)
 
     def _like(
         self, calls: tuple[StepCalls, StepCalls], homes: Mapping[str, str]
@@ -98,9 +98,9 @@ class LiveStep:
         tied = self.tied(homes)
         kept = [
             [
-                one
-                for one in each.states
-                if one.path not in out and not (one.port == "param_grad" and one.path in ties)
+                state
+                for state in each.states
+                if state.path not in out and not (state.port == "param_grad" and state.path in ties)
             ]
             for each, out, ties in zip(calls, left_out, tied, strict=True)
         ]
@@ -128,7 +128,7 @@ class LiveStep:
         return Feeder(modules[1], modules[0], one, two, parameter_pairs(*modules, inside), inside)
 
     def _fed(self, one: Compared, homes: Mapping[str, str]) -> Compared:
-        """The row of an output with what the call adds."""
+        """Return the row of an output with what the call adds."""
         row = one.row
         if one.pair is None or row.port != "output" or not row.is_beyond:
             return one
@@ -139,7 +139,7 @@ class LiveStep:
         return self._raised(replace(one, row=replace(row, added=added)), feeder, None)
 
     def _fed_backward(self, one: Compared, homes: Mapping[str, str]) -> Compared:
-        """The row of a gradient with what the call adds in the backward."""
+        """Return the row of a gradient with what the call adds in the backward."""
         row = one.row
         if one.pair is None or row.port != "grad_input" or not row.is_beyond:
             return one
@@ -173,21 +173,21 @@ def _ties(modules: Mapping[str, nn.Module]) -> dict[str, set[str]]:
         for param in module._parameters.values():
             if param is not None:
                 owners.setdefault(id(param), set()).add(path)
-    found: dict[str, set[str]] = {}
+    ties: dict[str, set[str]] = {}
     for paths in owners.values():
         for path in paths if len(paths) > 1 else ():
-            found[path] = found.get(path, set()) | paths - {path}
-    return found
+            ties[path] = ties.get(path, set()) | paths - {path}
+    return ties
 
 
 def _inside(homes: Mapping[str, str], pair: Pair) -> dict[str, str]:
     """Paths below both modules of a pair, relative to them."""
     one, two = pair.one.path, pair.two.path
-    found = {"": ""}
+    owners = {"": ""}
     for path, home in homes.items():
         if is_below(path, one) and is_below(home, two):
-            found[_relative(path, one)] = _relative(home, two)
-    return found
+            owners[_relative(path, one)] = _relative(home, two)
+    return owners
 
 
 def _relative(path: str, above: str) -> str:

@@ -60,11 +60,11 @@ def _blind(step: Step) -> list[str]:
 
 
 def _nan(step: Step) -> list[str]:
-    found = [one for one in step.found if one.total.num_nan]
-    if not found:
+    with_nan = [one for one in step.found if one.total.num_nan]
+    if not with_nan:
         return []
-    total = sum(one.total.num_nan for one in found)
-    first = found[0].row
+    total = sum(one.total.num_nan for one in with_nan)
+    first = with_nan[0].row
     return [
         f"{plural(total, 'element')} are NaN in both at the same place, first at "
         f"{first.name}:{first.port}, and count as equal."

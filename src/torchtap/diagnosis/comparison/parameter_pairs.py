@@ -47,7 +47,7 @@ class ParameterPair:
     @property
     def is_transposed(self) -> bool:
         """Return whether the candidate has the transposed value of the reference."""
-        return any(same(self.own.detach(), one.to(self.own.dtype)) for one in self.values[1:])
+        return any(same(self.own.detach(), value.to(self.own.dtype)) for value in self.values[1:])
 
 
 def parameter_pairs(
@@ -63,17 +63,17 @@ def parameter_pairs(
     """
     left, right = _named(one, buffers=buffers), _named(two, buffers=buffers)
     types = _Types(dict(one.named_modules()), dict(two.named_modules()))
-    found = []
+    matched = []
     for name in list(left):
         path, _, own = name.rpartition(".")
         for candidate in dict.fromkeys((_joined(homes.get(path, path), own), name)):
             if candidate in right and types.fit(name, left[name], candidate, right[candidate]):
                 values = types.fit(name, left.pop(name), candidate, right[candidate])
-                found.append(ParameterPair(candidate, right.pop(candidate), values, name))
+                matched.append(ParameterPair(candidate, right.pop(candidate), values, name))
                 break
-    found += _by_shape(left, right, homes, types)
-    found += _parts(left, right)
-    return found
+    matched += _by_shape(left, right, homes, types)
+    matched += _parts(left, right)
+    return matched
 
 
 def _named(module: nn.Module, *, buffers: bool) -> dict[str, Tensor]:
@@ -94,9 +94,9 @@ class _Types:
     def fit(self, name: str, value: Tensor, other: str, own: Tensor) -> tuple[Tensor, ...]:
         """The values that a parameter may take from one of the other side; none where none fits."""
         mine, theirs = self.ones.get(_home(name)), self.twos.get(_home(other))
-        found = _as(value, own)
-        is_one = type(mine) is type(theirs) and found and found[0].shape == value.shape
-        return found[:1] if is_one else found
+        fitting = _as(value, own)
+        is_one = type(mine) is type(theirs) and fitting and fitting[0].shape == value.shape
+        return fitting[:1] if is_one else fitting
 
 
 def _home(name: str) -> str:
@@ -106,12 +106,12 @@ def _home(name: str) -> str:
 def _as(value: Tensor, own: Tensor) -> tuple[Tensor, ...]:
     """The values that a parameter may take from one of the other side; none where none fits."""
     value = value.detach()
-    found = [value] if value.shape == own.shape else []
+    fitting = [value] if value.shape == own.shape else []
     if value.dim() == 2 and value.t().shape == own.shape:
-        found.append(value.t())
-    if not found and value.numel() == own.numel() and _squeezed(value) == _squeezed(own):
-        found.append(value.reshape(own.shape))
-    return tuple(found)
+        fitting.append(value.t())
+    if not fitting and value.numel() == own.numel() and _squeezed(value) == _squeezed(own):
+        fitting.append(value.reshape(own.shape))
+    return tuple(fitting)
 
 
 def _squeezed(tensor: Tensor) -> list[int]:
@@ -168,21 +168,23 @@ def _groups(known: Mapping[str, Tensor], numel: int) -> Iterator[tuple[str, ...]
 def _split(value: Tensor, parts: list[Tensor]) -> list[tuple[Tensor, ...]]:
     """Cut a value into parts: along dim 0, or transposed along dim 1."""
     ways = [value, value.t()] if value.dim() == 2 else [value]
-    found: list[list[Tensor]] = []
+    per_part: list[list[Tensor]] = []
     for way in ways:
         sizes = [part.shape[0] for part in parts]
         if sum(sizes) == way.shape[0] and all(p.shape[1:] == way.shape[1:] for p in parts):
-            found.append(list(torch.split(way, sizes)))
-    return [tuple(way[place] for way in found) for place in range(len(parts))] if found else []
+            per_part.append(list(torch.split(way, sizes)))
+    return (
+        [tuple(way[place] for way in per_part) for place in range(len(parts))] if per_part else []
+    )
 
 
 def _together(parts: list[Tensor], own: Tensor) -> tuple[Tensor, ...]:
     ways = [parts, [part.t() for part in parts]] if parts[0].dim() == 2 else [parts]
-    found: list[Tensor] = []
+    joined: list[Tensor] = []
     for way in ways:
         if all(part.shape[1:] == way[0].shape[1:] for part in way):
             whole = torch.cat(way)
-            found += _as(whole, own)[:1]
+            joined += _as(whole, own)[:1]
             if whole.dim() == 2 and whole.t().shape == own.shape:
-                found.append(whole.t())
-    return tuple(found)
+                joined.append(whole.t())
+    return tuple(joined)

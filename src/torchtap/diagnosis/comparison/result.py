@@ -8,11 +8,6 @@ from typing import Any
 
 from torchtap.core.printed_page import Page, Printed
 
-CAUSES = (
-    *("weights", "buffers", "mode", "input", "computation", "dtype", "random", "missing"),
-    "order",
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -62,7 +57,7 @@ class Row:
 
     @property
     def name(self) -> str:
-        """The paths, where they differ with an arrow between them."""
+        """Return the paths, where they differ with an arrow between them."""
         return self.path if self.path == self.other else f"{self.path} → {self.other}"
 
 

@@ -21,15 +21,17 @@ def epsilon(dtype: str) -> float:
         >>> epsilon("bfloat16"), epsilon("int64")
         (0.0078125, 0.0)
     """
-    found = getattr(torch, dtype, None)
-    if not isinstance(found, torch.dtype) or not (found.is_floating_point or found.is_complex):
+    torch_dtype = getattr(torch, dtype, None)
+    if not isinstance(torch_dtype, torch.dtype) or not (
+        torch_dtype.is_floating_point or torch_dtype.is_complex
+    ):
         return 0.0
-    return float(torch.finfo(found).eps)
+    return float(torch.finfo(torch_dtype).eps)
 
 
 def coarsest(dtypes: Iterable[str]) -> str:
-    """The dtype of the fewest digits; empty where nothing rounds."""
-    return max((one for one in dtypes if epsilon(one)), key=epsilon, default="")
+    """Return the dtype of the fewest digits; empty where nothing rounds."""
+    return max((dtype for dtype in dtypes if epsilon(dtype)), key=epsilon, default="")
 
 
 def rounding(dtypes: Iterable[str], terms: int, *, num_calls: int = 1) -> float:

@@ -87,7 +87,7 @@ class RunCauses:
         )
 
     def _differing(self, one: Compared, port: str) -> Compared | None:
-        """The state of a call's module that differs most."""
+        """Return the state of a call's module that differs most."""
         path = "" if one.row.path == "." else str(one.row.path)
         own = [
             other
@@ -172,4 +172,4 @@ def _hands_on(inputs: Mapping[str, object], outputs: Mapping[str, object]) -> bo
 def _dtypes(values: Mapping[str, Mapping[str, object]]) -> list[str]:
     from torchtap.diagnosis.comparison.distance import dtypes_of
 
-    return [dtype for one in values.values() for dtype in dtypes_of(one)]  # type: ignore[arg-type]
+    return [dtype for value in values.values() for dtype in dtypes_of(value)]  # type: ignore[arg-type]

@@ -73,7 +73,7 @@ def compared_calls(
             the calls before it.
         least: distance that is allowed at least.
     """
-    found = []
+    compared = []
     num_before = 0
     for pair in pairs:
         num_before += pair.one.is_leaf
@@ -81,17 +81,17 @@ def compared_calls(
         terms.allow(least)
         ports = pair.one.values.keys() & pair.two.values.keys()
         if "output" in ports:
-            found.append(_of_port(pair, "output", "input", step, terms))
+            compared.append(_of_port(pair, "output", "input", step, terms))
         elif "input" in ports:
-            found.append(_of_port(pair, "input", "", step, terms))
-    is_equal = all(one.is_equal for one in found)
+            compared.append(_of_port(pair, "input", "", step, terms))
+    is_equal = all(one.is_equal for one in compared)
     for pair in reversed(pairs):
         terms = _Terms(pair, fixed, noise, num_before=None if is_live else num_before)
         if not (is_equal or (is_live and pair.one.is_leaf)):
             terms.allow(max(least, kinks(dtypes_of_pair(pair), terms.num_calls)))
         for port, source in _gradient_ports(pair):
-            found.append(_of_port(pair, port, source, step, terms))
-    return _with_largest(found, fixed)
+            compared.append(_of_port(pair, port, source, step, terms))
+    return _with_largest(compared, fixed)
 
 
 def _gradient_ports(pair: Pair) -> Iterator[tuple[str, str]]:
@@ -128,7 +128,7 @@ class _Terms:
 
 
 def kinks_of(found: Sequence[Compared], pairs: Sequence[Pair]) -> float:
-    """The distance that gradients of parameters may have: 0 where all outputs are equal."""
+    """Return the distance that gradients of parameters may have: 0 where all outputs are equal."""
     if all(one.is_equal for one in found if one.row.port == "output"):
         return 0.0
     dtypes = [dtype for pair in pairs for dtype in dtypes_of_pair(pair)]
@@ -137,19 +137,19 @@ def kinks_of(found: Sequence[Compared], pairs: Sequence[Pair]) -> float:
 
 def dtypes_of_pair(pair: Pair) -> list[str]:
     """Dtypes of inputs, outputs and parameters on both sides."""
-    found: list[str] = []
+    dtypes: list[str] = []
     for call in (pair.one, pair.two):
-        found += call.traits.dtypes
+        dtypes += call.traits.dtypes
         for values in call.values.values():
-            found += dtypes_of(values)
-    return found
+            dtypes += dtypes_of(values)
+    return dtypes
 
 
 def num_terms_of(pair: Pair) -> int:
     """Terms of the longest sum, from the parameters; else from the last dims of what is known."""
-    found = max(pair.one.traits.terms, pair.two.traits.terms)
-    if found:
-        return found
+    num_terms = max(pair.one.traits.terms, pair.two.traits.terms)
+    if num_terms:
+        return num_terms
     shapes = [
         shape
         for call in (pair.one, pair.two)
@@ -175,8 +175,8 @@ def _inherited(pair: Pair, source: str) -> Distance | None:
     one, two = pair.one.port(source), pair.two.port(source)
     if not one or not two:
         return None
-    found = distance(one, two)
-    return None if math.isinf(found.error) and len(one) != len(two) else found
+    inherited = distance(one, two)
+    return None if math.isinf(inherited.error) and len(one) != len(two) else inherited
 
 
 def _row(

@@ -28,12 +28,12 @@ def differing(
 ) -> str:
     """Say which of the values that both have differ."""
     known = [name for name in one if name in two and name not in leave_out]
-    found = [name for name in known if not _equal(one[name], two[name])]
+    names = [name for name in known if not _equal(one[name], two[name])]
     said = [
         f"{name} is {one[name]!r} in the reference and {two[name]!r} in the candidate"
-        for name in found[:_MOST]
+        for name in names[:_MOST]
     ]
-    more = f", and {len(found) - _MOST} more" if len(found) > _MOST else ""
+    more = f", and {len(names) - _MOST} more" if len(names) > _MOST else ""
     return "; ".join(said) + more
 
 

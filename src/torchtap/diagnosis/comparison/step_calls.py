@@ -14,9 +14,6 @@ from torchtap.diagnosis.comparison.traits import Traits, num_terms, traits_of
 from torchtap.runs.run import Run
 from torchtap.stats.statistics import Statistics
 
-_FLOW = ("input", "output")
-_GRADIENTS = ("grad_output", "grad_input")
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Call:
@@ -46,7 +43,7 @@ class Call:
 
     @property
     def name(self) -> str:
-        """The path as text."""
+        """Return the path as text."""
         return self.path or "."
 
     def port(self, name: str) -> Values:
@@ -157,8 +154,8 @@ def step_calls(
         args = (path, number, phase, one.place, one.start, path not in inner, inside, own)
         calls.append(Call(*args, one.values))
     calls.sort(key=lambda call: call.place)
-    found = [State(*key, values) for key, values in states.items()]
-    return StepCalls(step, calls, found, is_ordered, num_lost)
+    all_states = [State(*key, values) for key, values in states.items()]
+    return StepCalls(step, calls, all_states, is_ordered, num_lost)
 
 
 _Kept = dict[tuple[str, int, str], _Growing]
@@ -233,12 +230,12 @@ def _traits(run: Run, states: _States, paths: set[str]) -> dict[str, Traits]:
     for (path, port, _), named in states.items():
         if port == "param":
             own[path] += named.values()
-    found = {}
+    by_path = {}
     for path in paths:
         held = [each for at, each in own.items() if at == path or is_below(at, path)]
         values = [value for each in held for value in each]
-        found[path] = _traits_of(meta.type_name(path), values, _counted(run, path))
-    return found
+        by_path[path] = _traits_of(meta.type_name(path), values, _counted(run, path))
+    return by_path
 
 
 def _traits_of(type_name: str, values: Sequence[Value], counted: int) -> Traits:

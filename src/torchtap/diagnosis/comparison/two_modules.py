@@ -53,7 +53,7 @@ def compare_modules(
 def _wanted(
     one: Mapping[str, Tensor], two: Mapping[str, Tensor]
 ) -> tuple[list[str] | None, list[str] | None]:
-    """The outputs that the loss is made of: those that both have, with as many elements."""
+    """Return the outputs that the loss is made of: those that both have, with as many elements."""
     floating = [
         {leaf: value for leaf, value in side.items() if value.is_floating_point()}
         for side in (one, two)
@@ -70,10 +70,10 @@ def _noise(side: LiveSide, seen: Seen, wanted: Sequence[str] | None) -> Noise:
     """Distances of two runs of the reference, of those values that differ."""
     again = side.see(wanted)
     pairs = align(seen.calls.calls, again.calls.calls, Renaming({}))
-    found = compared_calls(pairs, 0, fixed=0.0, noise={}, is_live=True)
+    compared = compared_calls(pairs, 0, fixed=0.0, noise={}, is_live=True)
     return {
         ("" if one.row.path == "." else one.row.path, one.row.port, one.row.call): one.row.total
-        for one in found
+        for one in compared
         if one.row.total > 0
     }
 
@@ -115,20 +115,20 @@ def _tied(live: LiveStep, step: ComparedStep) -> list[str]:
 
 
 def _notes(sides: tuple[LiveSide, LiveSide], seen: tuple[Seen, Seen], noise: Noise) -> list[str]:
-    found = []
+    notes = []
     for side, name in zip(sides, NAMES, strict=True):
         if side.cast:
-            found.append(f"The inputs of {name} were converted to {side.cast}.")
+            notes.append(f"The inputs of {name} were converted to {side.cast}.")
     why = next((one.why_not for one in seen if one.why_not), "")
     if why:
-        found.append(f"What a call adds is told by its inputs and outputs alone: {why}")
+        notes.append(f"What a call adds is told by its inputs and outputs alone: {why}")
     if noise:
         (path, port, _), worst = max(noise.items(), key=lambda each: each[1])
-        found.append(
+        notes.append(
             f"Two runs of the reference differ by up to {worst:.2g} ({path or '.'}:{port}); "
             f"differences below four times that are not seen."
         )
-    return found
+    return notes
 
 
 def _compiled(

@@ -88,14 +88,14 @@ def compare_step(
     measured = not (len(a) and len(b))
     sides = step_calls(a, one, by_statistics=measured), step_calls(b, two, by_statistics=measured)
     pairs = align(sides[0].calls, sides[1].calls, renaming)
-    found = compared_calls(pairs, one, fixed=tolerance, noise={}, is_live=False, least=drift)
-    found = _without_inputs(found)
+    compared = compared_calls(pairs, one, fixed=tolerance, noise={}, is_live=False, least=drift)
+    compared = _without_inputs(compared)
     homes = {pair.one.path: pair.two.path for pair in reversed(pairs)}
     states, only_a, only_b = compared_states(
-        *sides, renaming, homes, fixed=tolerance, least=kinks_of(found, pairs), drift=drift
+        *sides, renaming, homes, fixed=tolerance, least=kinks_of(compared, pairs), drift=drift
     )
     alone = alone_of(sides, pairs)
-    every = [*found, *states]
+    every = [*compared, *states]
     causes = RunCauses(every, alone, (a, b))
     first = first_divergence(every, causes.why)
     return ComparedStep(sides, pairs, every, alone, (only_a, only_b), first)
@@ -117,7 +117,7 @@ def _without_inputs(found: Sequence[Compared]) -> list[Compared]:
 
 
 def _steps(a: Run, b: Run) -> tuple[list[tuple[int, int]], list[str]]:
-    """The steps that are compared with each other, and what is to be known of the others."""
+    """Return the steps that are compared with each other, and what is to be known of the others."""
     common = sorted(set(a.steps) & set(b.steps))
     if common:
         others = [set(run.steps) - set(common) for run in (a, b)]

@@ -44,10 +44,10 @@ def bad_samples(found: Origin, replay: Replay, ids: Ids, *, num_dropped: int = 0
     if place is None or found.phase in (PARAMETER, OPTIMIZER) or replay.needs_all_ranks:
         return BadSamples()
     bad = replay.calls[place]
-    batches = [one for one in replay.calls if one.gradients or one is bad]
+    batches = [call for call in replay.calls if call.gradients or call is bad]
     at = batches.index(bad)
     rows = _rows(found, replay, place)
-    own = _ids_of(at, [_num_samples(one) for one in batches], ids, is_all=not num_dropped)
+    own = _ids_of(at, [_num_samples(batch) for batch in batches], ids, is_all=not num_dropped)
     known = tuple(own[row] for row in rows if row < len(own))
     return BadSamples(
         rows,
@@ -81,12 +81,12 @@ def _is_same(own: Origin, found: Origin) -> bool:
 
 
 def _num_samples(call: KeptCall) -> int:
-    given = [one.gradient for one in call.gradients]
+    given = [gradient.gradient for gradient in call.gradients]
     return num_samples(tensors_of((call.args, call.kwargs))) or num_samples(given)
 
 
 def _ids_of(at: int, nums: Sequence[int], ids: Ids, *, is_all: bool) -> Ids:
-    """The ids of one batch, where it is certain which they are."""
+    """Return the ids of one batch, where it is certain which they are."""
     if is_all and len(ids) == sum(nums):
         return ids[sum(nums[:at]) : sum(nums[: at + 1])]
     # The model may be called several times for the same samples.

@@ -45,7 +45,7 @@ class Event:
         while waiting:
             event = waiting.pop()
             yield event
-            fresh = [one for one in event.parents if one.number not in seen]
+            fresh = [parent for parent in event.parents if parent.number not in seen]
             seen.update(one.number for one in fresh)
             waiting += fresh
 
@@ -137,8 +137,10 @@ class Events:
         exact = [one.event for one in held if _same_part(one.tensor, tensor)]
         near = [one.event for one in held if _overlap(one.tensor, tensor)]
         # A view of another shape overlaps what was held under its base's shape.
-        found = exact or near or [one.event for one in held]
-        return found[-1] if exact else min(found, key=lambda one: (one.is_meant, one.number))
+        candidates = exact or near or [one.event for one in held]
+        return (
+            candidates[-1] if exact else min(candidates, key=lambda one: (one.is_meant, one.number))
+        )
 
     def root_of(self, tensors: Iterable[Tensor]) -> Origin | None:
         """Return the first origin of whatever is not finite in some tensors, with its way.
@@ -158,7 +160,7 @@ class Events:
 
 
 def _key(tensor: Tensor) -> int:
-    """The memory of a tensor; of a ``DTensor`` that of the part that this rank holds."""
+    """Return the memory of a tensor; of a ``DTensor`` that of the part that this rank holds."""
     tensor = local(tensor)[0]
     # What has no storage of its own (sparse, wrapped) is told apart as an object, which is held.
     return storage_id(tensor) or id(tensor)

@@ -15,6 +15,7 @@ from torchtap.core.doors import require
 from torchtap.core.errors import CaptureError, InputError
 from torchtap.core.module_paths import Where
 from torchtap.core.record import Sink
+from torchtap.core.text import plural
 from torchtap.diagnosis.origins.guard_engine import GuardEngine
 from torchtap.diagnosis.origins.nonfinite_steps import Hits, On
 from torchtap.diagnosis.origins.origin import Origin
@@ -24,7 +25,20 @@ from torchtap.runs.step_notes import checked_ids
 
 
 class Guard(Closable):
-    """The result of ``tt.guard``: a context manager and a handle, safe to close twice."""
+    """The result of ``tt.guard``: a context manager and a handle, safe to close twice.
+
+    Example:
+        >>> import torch, torchtap as tt
+        >>> model = torch.nn.Linear(2, 1)
+        >>> optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        >>> with tt.guard(model) as guard:
+        ...     for step in range(3):
+        ...         optimizer.zero_grad()
+        ...         model(torch.ones(4, 2)).sum().backward()
+        ...         optimizer.step()
+        >>> print(guard)
+        Guard of Linear (closed, step 2): all finite
+    """
 
     def __init__(
         self,
@@ -35,6 +49,7 @@ class Guard(Closable):
         recorder: Recorder | None,
     ) -> None:
         ranks = Ranks()
+        self._name = type(model).__name__
         self._recorder = recorder
         self._hits = Hits(model, on, recorder, ranks)
         self._engine = GuardEngine(
@@ -97,6 +112,13 @@ class Guard(Closable):
         """
         self._refuse_closed()
         self._engine.steps.running.log(numbers, checked_ids(ids))
+
+    def __repr__(self) -> str:
+        state = "open" if self._is_open else "closed"
+        found = "all finite"
+        if self.origin is not None:
+            found = f"{plural(len(self.origins), 'step')} not finite, {len(self.skipped)} left out"
+        return f"Guard of {self._name} ({state}, step {self.step}): {found}"
 
     def _record(self, why: str) -> None:
         self._hits.record(self._engine.steps.running, why)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -15,7 +15,6 @@ from torchtap.capture.training.scalers import Scalers
 from torchtap.capture.unobserved import forget_observer, note_observer
 from torchtap.core.torch_private import call_after_backward, current_task
 from torchtap.diagnosis.origins.bad_losses import bad_loss, bad_root
-from torchtap.diagnosis.origins.gradients_aside import GradientsAside
 from torchtap.diagnosis.origins.guarded_steps import GuardedSteps
 from torchtap.diagnosis.origins.investigate import Evidence
 from torchtap.diagnosis.origins.nonfinite_steps import Hits
@@ -63,7 +62,7 @@ class GuardEngine:
         self._scalers.begin()
         self._has_optimizer = optimizer is not None or any(map(self._optimized.of, _optimizers()))
         self._task = -1
-        self._aside = GradientsAside()
+        self._aside = _GradientsAside()
         self._handles: list[Any] = []
 
     @property
@@ -158,7 +157,7 @@ class GuardEngine:
             if self.steps.running.has_stepped:  # Its forwards run inside of it.
                 self._end_step()
             self._note_optimizer(optimizer)
-            others = [self._checked(one, params) if callable(one) else one for one in args[1:]]
+            others = [self._checked(arg, params) if callable(arg) else arg for arg in args[1:]]
             named = {k: self._checked(v, params) if callable(v) else v for k, v in kwargs.items()}
             return (*args[:1], *others), named
         self._note_optimizer(optimizer)
@@ -238,3 +237,22 @@ def _optimizers() -> Iterator[Optimizer]:
 
 
 keep_dynamo_out(GuardEngine.before_step, GuardEngine.after_step)
+
+
+class _GradientsAside:
+    """Takes gradients away while an optimizer makes a step that is to change nothing."""
+
+    def __init__(self) -> None:
+        self._held: list[tuple[Tensor, Tensor | None]] = []
+
+    def put(self, params: Iterable[Tensor]) -> None:
+        """Take the gradients of parameters away."""
+        for param in params:
+            self._held.append((param, param.grad))
+            param.grad = None
+
+    def give_back(self) -> None:
+        """Give the very tensors back."""
+        while self._held:
+            param, gradient = self._held.pop()
+            param.grad = gradient

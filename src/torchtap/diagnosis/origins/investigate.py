@@ -139,7 +139,7 @@ def when_clean(
         return _unexplained(evidence, _SUM)
     if not _own_is_bad(model, calls, evidence):
         return _unexplained(evidence, _FOREIGN)
-    gradients = [one.grad for one in evidence.params if one.grad is not None]
+    gradients = [param.grad for param in evidence.params if param.grad is not None]
     is_scaled = all(not bool(torch.isfinite(one).any()) for one in tensors_of(gradients))
     if is_scaled or num_ranks() > 1:
         return replace(_unexplained(evidence, _ALTERED), phase=OPTIMIZER)
@@ -151,9 +151,9 @@ def when_clean(
 
 def _own_is_bad(model: nn.Module, calls: Sequence[KeptCall], evidence: Evidence) -> bool:
     """Return whether gradients of the model's own parameters, or of all it has, are not finite."""
-    bad = {id(one) for one in evidence.params if one.grad is not None and badness(one.grad)}
+    bad = {id(param) for param in evidence.params if param.grad is not None and badness(param.grad)}
     is_lent = any(call.lent is not None for call in calls)  # Made of others by functional_call.
-    return not bad or is_lent or any(id(one) in bad for one in model.parameters())
+    return not bad or is_lent or any(id(parameter) in bad for parameter in model.parameters())
 
 
 def _why_not(kept: Kept, calls: Sequence[KeptCall], evidence: Evidence) -> str:
@@ -169,8 +169,8 @@ def _why_not(kept: Kept, calls: Sequence[KeptCall], evidence: Evidence) -> str:
 
 
 def _unexplained(evidence: Evidence, note: str) -> Origin:
-    """An origin that says which gradient is not finite, and why no more is known."""
-    gradients = [one.grad for one in evidence.params if one.grad is not None]
+    """Return an origin that says which gradient is not finite, and why no more is known."""
+    gradients = [param.grad for param in evidence.params if param.grad is not None]
     bad = next((one for one in tensors_of(gradients) if badness(one)), None)
     if bad is None:
         return Origin(BACKWARD, note=note)
@@ -195,7 +195,7 @@ def _complete(found: Origin, replay: Replay, evidence: Evidence) -> Origin:
         num_samples=samples.num,
         micro_batch=samples.micro_batch,
         cause=_cause(found, evidence),
-        note=" ".join(one for one in notes if one),
+        note=" ".join(note for note in notes if note),
         rank=own_rank()[0] if num_ranks() else None,
         file_hash=hash_of(found.file) if found.file else "",
     )

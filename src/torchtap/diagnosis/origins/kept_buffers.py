@@ -36,15 +36,15 @@ class KeptBuffers:
 
     def values(self) -> list[Tensor | None]:
         """Return what each place held before the call."""
-        found = list(self.held)
+        kept = list(self.held)
         for place, copy in self.copies.items():
-            found[place] = copy
+            kept[place] = copy
         for places, copy in self.flat:
             own = [one for place in places if (one := self.held[place]) is not None]
             parts = torch.split(copy, [one.numel() for one in own])
             for place, one, part in zip(places, own, parts, strict=True):
-                found[place] = part.view(one.shape)
-        return found
+                kept[place] = part.view(one.shape)
+        return kept
 
 
 class Buffers:
@@ -61,7 +61,7 @@ class Buffers:
     """
 
     def __init__(self, modules: Sequence[nn.Module]) -> None:
-        plain = [one for one in modules if not isinstance(one, torch.jit.ScriptModule)]
+        plain = [module for module in modules if not isinstance(module, torch.jit.ScriptModule)]
         self.places = [(one, name) for one in plain for name in one._buffers]
         self._written = list(range(len(self.places)))
         self._resting: list[int] = []

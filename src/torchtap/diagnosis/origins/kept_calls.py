@@ -29,7 +29,7 @@ from torchtap.diagnosis.origins.values import tensors_of
 from torchtap.hooks.call_follower import CallFollower, FollowedCall
 from torchtap.hooks.calls import outermost_parts
 from torchtap.hooks.module_hook import Keywords, TapHook, keep_dynamo_out
-from torchtap.hooks.site_state import GradHook, Tap
+from torchtap.hooks.tap import GradHook, Tap
 
 Autocast = tuple[str, bool, torch.dtype]
 
@@ -135,13 +135,13 @@ class Kept:
         tap = Tap("", {})
         # Before the hooks of others: they change arguments in a replay once more.
         self._follower.put_on(
-            root, before=_Enter(self, tap), after=_Leave(self, tap), is_first=True
+            root, pre_hook=_Enter(self, tap), post_hook=_Leave(self, tap), is_first=True
         )
         for path in () if self._is_called else outermost_parts(self.modules):
             tap = Tap(path, {})
             module = self.modules[path]
             self._parts.put_on(
-                module, before=_Enter(self, tap), after=_Leave(self, tap), is_first=True
+                module, pre_hook=_Enter(self, tap), post_hook=_Leave(self, tap), is_first=True
             )
 
     def detach(self) -> None:
@@ -218,8 +218,8 @@ class Kept:
 
 
 def _versions(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[int]:
-    """How often each tensor among arguments was written into, where PyTorch counts it."""
-    found = (one for value in (*args, *kwargs.values()) for one in _tensors(value))
+    """Return how often each tensor among arguments was written into, where PyTorch counts it."""
+    found = (tensor for value in (*args, *kwargs.values()) for tensor in _tensors(value))
     return [one._version for one in found if obstacle(one) is None and not one.is_inference()]
 
 
@@ -241,7 +241,8 @@ def _autocast() -> tuple[Autocast, ...]:
     if (found := torch.accelerator.current_accelerator()) is not None:
         devices.append(found.type)
     return tuple(
-        (one, torch.is_autocast_enabled(one), torch.get_autocast_dtype(one)) for one in devices
+        (device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
+        for device in devices
     )
 
 

@@ -18,11 +18,10 @@ from torchtap.core.rebuild import replace_arguments
 from torchtap.core.source_files import hash_of
 from torchtap.diagnosis.origins.nonfinite_rows import bad_rows, num_samples
 from torchtap.diagnosis.origins.origin import INPUT, OPTIMIZER, PARAMETER, Origin
-from torchtap.diagnosis.origins.put_back import PutBack
+from torchtap.diagnosis.origins.put_back import PutBack, WriteWatch
 from torchtap.diagnosis.origins.step_trace import Trace
 from torchtap.diagnosis.origins.values import badness, tensors_of
 from torchtap.diagnosis.origins.verdict_of_ranks import Ranks
-from torchtap.diagnosis.origins.write_watch import WriteWatch
 from torchtap.hooks.uncompiled import uncompiled
 
 
@@ -73,18 +72,18 @@ def locate(model: nn.Module, step: Callable[..., Any], *batch: Any) -> Origin | 
     located = _Located(model, step, batch)
     if num_ranks() > 1:
         return _located_together(model, located)
-    found = located.trace()
-    if found is not None and located.is_scaled:
-        found = located.trace(is_unscaled=True)  # By infinite gradients a scaler finds its scale.
-    if found is None:
+    origin = located.trace()
+    if origin is not None and located.is_scaled:
+        origin = located.trace(is_unscaled=True)  # By infinite gradients a scaler finds its scale.
+    if origin is None:
         return None
-    return replace(complete(found), rows=located.rows(found), num_samples=located.num_samples)
+    return replace(complete(origin), rows=located.rows(origin), num_samples=located.num_samples)
 
 
 def _located_together(model: nn.Module, located: _Located) -> Origin | None:
     """Run the step once on each rank: one that ran it again alone would wait for the others."""
-    found = located.trace(is_unscaled=located.is_scaled)
-    own = None if found is None else complete(found)
+    origin = located.trace(is_unscaled=located.is_scaled)
+    own = None if origin is None else complete(origin)
     if not _spans_ranks(model):
         return own
     ranks = Ranks()
@@ -96,7 +95,7 @@ def _located_together(model: nn.Module, located: _Located) -> Origin | None:
 
 def _spans_ranks(model: nn.Module) -> bool:
     """Return whether no rank can run a model alone, so that all of them are here."""
-    kinds = {name for one in model.modules() for name in type_names(one)}
+    kinds = {name for module in model.modules() for name in type_names(module)}
     if kinds & {"DistributedDataParallel", "FullyShardedDataParallel"}:
         return True
     return any(map(is_distributed, model.parameters()))
@@ -126,7 +125,7 @@ class _Located:
 
     @property
     def num_samples(self) -> int:
-        """The number of samples of the batch; 0 without any."""
+        """Return the number of samples of the batch; 0 without any."""
         return num_samples(tensors_of(self._batch))
 
     def trace(self, *, is_unscaled: bool = False) -> Origin | None:
@@ -150,15 +149,15 @@ class _Located:
                     returned = self._step(*self._batch)
             except Exception as raised:  # noqa: BLE001 - raised below, unless an origin explains it
                 error = raised
-            found = trace.root(*self._groups(returned, trace.losses))
-            if error is not None and found is None:
+            origin = trace.root(*self._groups(returned, trace.losses))
+            if error is not None and origin is None:
                 raise error
-            if found is None and not trace.calls.were_any:
+            if origin is None and not trace.calls.were_any:
                 raise InputError(
                     f"step called no module of {type(self._model).__name__}, so nothing of it was "
                     f"looked at. Give a function that calls this very model, and its backward."
                 )
-        return found
+        return origin
 
     def rows(self, found: Origin) -> tuple[int, ...]:
         """Return the samples of the batch that are not finite alone."""
@@ -182,7 +181,7 @@ class _Located:
     def _groups(self, returned: Any, losses: Iterable[Tensor]) -> tuple[list[Tensor], ...]:
         """Return the tensors that count: the losses, else the gradients, else the parameters."""
         params = self._before.params
-        gradients = [one.grad for one in params if one.grad is not None]
+        gradients = [param.grad for param in params if param.grad is not None]
         return [*tensors_of(returned), *losses], tensors_of(gradients), tensors_of(params)
 
     def _unscale(self) -> None:

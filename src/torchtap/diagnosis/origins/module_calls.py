@@ -11,9 +11,9 @@ from torchtap.core.module_paths import modules_of
 from torchtap.core.record import FORWARD
 from torchtap.core.torch_private import sequence_number
 from torchtap.hooks.call_follower import CallFollower, FollowedCall
-from torchtap.hooks.calls import Numbering
+from torchtap.hooks.calls import CallIdentifier
 from torchtap.hooks.module_hook import Keywords, TapHook
-from torchtap.hooks.site_state import Tap
+from torchtap.hooks.tap import Tap
 
 
 class Place(NamedTuple):
@@ -54,7 +54,7 @@ class ModuleCalls:
     def __init__(self, model: nn.Module) -> None:
         self._modules, _ = modules_of(model)
         self._follower: CallFollower[_RunningCall] = CallFollower()
-        self._numbering = Numbering()
+        self._identifier = CallIdentifier()
         self._spans: list[_Span] = []
         self._forward_end = 0
         self.were_any = False
@@ -64,7 +64,7 @@ class ModuleCalls:
         for path, module in self._modules.items():
             tap = Tap(path, {})
             self._follower.put_on(
-                module, before=_Enter(self, tap), after=_Leave(self, tap), is_first=True
+                module, pre_hook=_Enter(self, tap), post_hook=_Leave(self, tap), is_first=True
             )
 
     def detach(self) -> None:
@@ -76,8 +76,8 @@ class ModuleCalls:
         self.were_any = True
         stack = self._follower.running.stack
         if not stack:
-            self._numbering.enter_model()
-        number, phase = self._numbering.number(tap, args, kwargs)
+            self._identifier.enter_model()
+        number, phase = self._identifier.identify(tap, args, kwargs)
         stack.append(_RunningCall(tap, Place(tap.path or ".", max(number, 0), phase)))
 
     def leave(self, tap: Tap) -> None:
@@ -111,8 +111,8 @@ class ModuleCalls:
         number = node._sequence_nr() if hasattr(node, "_sequence_nr") else -1
         around = [span for span in self._spans if span.first <= number < span.end]
         # Of those that began last, the shortest: a module may do nothing but call another.
-        found = max(around, key=lambda span: (span.first, -span.end), default=None)
-        return None if found is None else self._innermost(found, around)
+        innermost = max(around, key=lambda span: (span.first, -span.end), default=None)
+        return None if innermost is None else self._innermost(innermost, around)
 
     def _innermost(self, found: _Span, around: list[_Span]) -> Place:
         # Calls end from the inside out: of equal spans, the first that ended is the innermost.

@@ -18,7 +18,7 @@ _MOST_RUNS, _MOST_SECONDS = 128, 30.0
 
 def num_samples(tensors: Iterable[Tensor]) -> int:
     """Return how many samples a batch has: the length of the first tensor with a dim; 0 without."""
-    return next((one.shape[0] for one in tensors if one.ndim), 0)
+    return next((tensor.shape[0] for tensor in tensors if tensor.ndim), 0)
 
 
 def bad_rows(num: int, is_clean: IsClean) -> tuple[int, ...]:

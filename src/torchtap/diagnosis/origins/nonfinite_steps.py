@@ -56,13 +56,13 @@ class Hits:
         with self._paused(kept):
             evidence = replace(evidence, are_equal=self._ranks.agree(len(step.calls)))
             own = investigate(self._model, kept, step.calls, evidence)
-            found = self._ranks.verdict(own)
-            if found is None:
-                found = when_clean(self._model, kept, step.calls, evidence)
-        self.origins[step.number] = found
-        self._note({"origin": json.dumps(found.as_dict())})
-        self.record(step, f"step {step.number} is not finite", found)
-        self._act(f"step {step.number}: {found.text}", found)
+            origin = self._ranks.verdict(own)
+            if origin is None:
+                origin = when_clean(self._model, kept, step.calls, evidence)
+        self.origins[step.number] = origin
+        self._note({"origin": json.dumps(origin.as_dict())})
+        self.record(step, f"step {step.number} is not finite", origin)
+        self._act(f"step {step.number}: {origin.text}", origin)
 
     @contextmanager
     def _paused(self, kept: Kept) -> Iterator[None]:

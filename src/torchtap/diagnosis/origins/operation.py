@@ -66,7 +66,9 @@ class Operation:
         if self.name in _OVERWRITE:
             self._ignored.update(id(one) for one in self.written)
         self._taken = {
-            id(one): (one, badness(one)) for one in _tensors(args, kwargs) if self._counts(one)
+            id(tensor): (tensor, badness(tensor))
+            for tensor in _tensors(args, kwargs)
+            if self._counts(tensor)
         }
         few = self.written if len(self.written) <= _MOST_COPIED else ()
         self.before = {id(one): one.clone() for one in few if id(one) in self._taken}
@@ -77,7 +79,7 @@ class Operation:
     def is_new(self, result: Tensor) -> bool:
         """Return whether a result is in memory that none of the arguments is in."""
         key = storage_id(result)
-        return key not in {storage_id(one) for one in _tensors(self._args, self._kwargs)}
+        return key not in {storage_id(tensor) for tensor in _tensors(self._args, self._kwargs)}
 
     @property
     def is_collective(self) -> bool:
@@ -114,22 +116,22 @@ class Operation:
         """Return the tensors from which a result is made, and how bad they were."""
         if result.place is None:
             return list(self._taken.values())
-        found: list[Taken] = []
+        taken: list[Taken] = []
         for value in (*self._args, *self._kwargs.values()):
             if isinstance(value, list | tuple):
                 value = value[result.place] if result.place < len(value) else None
             if id(value) in self._taken:
-                found.append(self._taken[id(value)])
-        return found
+                taken.append(self._taken[id(value)])
+        return taken
 
     def numbers(self) -> list[float]:
         """Return the plain numbers among its arguments that are not finite."""
         values = tree_leaves((self._args, dict(self._kwargs)))
-        return [one for one in values if isinstance(one, float) and not math.isfinite(one)]
+        return [value for value in values if isinstance(value, float) and not math.isfinite(value)]
 
 
 def _tensors(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterable[Any]:
-    return (one for one in tree_leaves((args, dict(kwargs))) if isinstance(one, Tensor))
+    return (leaf for leaf in tree_leaves((args, dict(kwargs))) if isinstance(leaf, Tensor))
 
 
 def written_by(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Tensor]:
@@ -143,7 +145,7 @@ def written_by(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
         if not is_running and (alias is None or not alias.is_write):
             continue
         value = args[place] if place < len(args) else kwargs.get(argument.name)
-        yield from (one for one in tree_leaves(value) if isinstance(one, Tensor))
+        yield from (leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor))
 
 
 def _outs(function: Any, kwargs: Mapping[str, Any]) -> Iterator[int]:

@@ -132,7 +132,7 @@ class Origin:
 
 def origin_of(entry: Mapping[str, Any]) -> Origin:
     """Restore an origin from the values of :meth:`Origin.as_dict`; unknown names are left out."""
-    known = {one.name: entry[one.name] for one in fields(Origin) if one.name in entry}
+    known = {field.name: entry[field.name] for field in fields(Origin) if field.name in entry}
     for name in ("index", "rows", "ids"):
         known[name] = tuple(known.get(name, ()))
     known["way"] = tuple(Passage(**one) for one in known.get("way", ()))

@@ -11,10 +11,13 @@ from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from torchtap.core.module_paths import every_module
 from torchtap.core.preserved import RandomState
 from torchtap.core.tensors import storage_id
+from torchtap.diagnosis.origins.operation import written_by
 
 _TABLES = ("_parameters", "_buffers")
 _PLAIN = (bool, int, float, complex, str, bytes, tuple, type(None))
@@ -36,7 +39,7 @@ class Memory:
 
     def made(self, tensors: Sequence[Tensor]) -> None:
         """Note tensors of new memory."""
-        self._own.update(key for one in tensors if (key := storage_id(one)))
+        self._own.update(key for tensor in tensors if (key := storage_id(tensor)))
 
     def before_write(self, tensors: Sequence[Tensor]) -> None:
         """Copy the memory of tensors that are about to be written into."""
@@ -53,6 +56,38 @@ class Memory:
                 _write(tensor, copy)
 
 
+class WriteWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A mode under which a step runs that is to be undone.
+
+    Args:
+        memory: takes the copies.
+    """
+
+    def __init__(self, memory: Memory) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._memory = memory
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        written = list(written_by(func, args, kwargs))
+        if written:
+            self._memory.before_write(written)
+        returned = func(*args, **kwargs)
+        taken = {storage_id(one) for one in _tensors_in((args, kwargs))}
+        self._memory.made([one for one in _tensors_in(returned) if storage_id(one) not in taken])
+        return returned
+
+
+def _tensors_in(value: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
+
+
 def _copy(tensor: Tensor) -> Any:
     if storage_id(tensor):
         return tensor.untyped_storage().clone()  # type: ignore[no-untyped-call]
@@ -64,6 +99,7 @@ def _write(tensor: Tensor, copy: Any) -> None:
         tensor.detach().copy_(copy)
         return
     storage = tensor.untyped_storage()
+    # The step may have resized it (resize_, or FSDP that frees a storage).
     if storage.nbytes() != copy.nbytes():
         storage.resize_(copy.nbytes())
     storage.copy_(copy)
@@ -84,10 +120,12 @@ class PutBack:
 
     def __init__(self, model: nn.Module, *held: Any) -> None:
         self.memory = Memory()
-        found = [one for one in gc.get_objects() if issubclass(type(one), _HELD)]
-        optimizers = [one for one in found if isinstance(one, Optimizer)]
-        self.scalers = [one for one in found if isinstance(one, GradScaler)]
-        groups = (group for one in optimizers for group in getattr(one, "param_groups", ()))
+        held_objects = [one for one in gc.get_objects() if issubclass(type(one), _HELD)]
+        optimizers = [one for one in held_objects if isinstance(one, Optimizer)]
+        self.scalers = [one for one in held_objects if isinstance(one, GradScaler)]
+        groups = (
+            group for optimizer in optimizers for group in getattr(optimizer, "param_groups", ())
+        )
         every = [*model.parameters(), *(param for group in groups for param in group["params"])]
         self.params = list({id(one): one for one in every}.values())
         modules = every_module(model)
@@ -95,7 +133,7 @@ class PutBack:
             *_gradients(self.params),
             *map(_module, modules),
             *map(_optimizer, optimizers),
-            *(_attributes(one) for one in found if not isinstance(one, Optimizer)),
+            *(_attributes(one) for one in held_objects if not isinstance(one, Optimizer)),
         ]
         self._random = RandomState(modules, *held)
         self._grad = torch.is_grad_enabled()
@@ -132,6 +170,7 @@ def _module(module: nn.Module) -> Undo:
         mode = getattr(module, "training", None)
         return lambda: None if mode is None else module.train(mode)
     held = vars(module)
+    # The table itself and its content: hooks and compiled code hold the very dict.
     tables = [(held[name], dict(held[name])) for name in _TABLES]
     plain = {name: one for name, one in held.items() if isinstance(one, _PLAIN)}
 
@@ -155,6 +194,7 @@ def _optimizer(optimizer: Optimizer) -> Undo:
     attributes = {name: one for name, one in vars(optimizer).items() if isinstance(one, _PLAIN)}
 
     def undo() -> None:
+        # load_state_dict() assigns another dict.
         optimizer.state = state
         state.clear()
         for key, (own, before) in states.items():
@@ -184,7 +224,7 @@ def _shallow(held: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _copied(value: Any) -> Any:
-    """A copy of lists and dicts, at two levels; of anything else the value itself."""
+    """Return a copy of lists and dicts, at two levels; of anything else the value itself."""
     if type(value) is list:
         return list(value)
     if isinstance(value, dict):

@@ -31,7 +31,7 @@ Cut = Callable[[Tensor], Tensor]
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """All samples."""
+    """Return all samples."""
     return tensor
 
 
@@ -93,9 +93,11 @@ class Replay:
                 sent = partial(self._note_loss, trace, call, number, own)
                 gradients += self._backward(call, own, cut, sent=sent)
                 outs += own
-                in_loss += [own[one.place] for one in call.gradients if one.place < len(own)]
-        found = trace.root(in_loss, [one for _, one in gradients], outs)
-        return found, _summed(gradients)
+                in_loss += [
+                    own[gradient.place] for gradient in call.gradients if gradient.place < len(own)
+                ]
+        origin = trace.root(in_loss, [one for _, one in gradients], outs)
+        return origin, _summed(gradients)
 
     # ------------------------------------------------------------------ parts
 
@@ -120,6 +122,7 @@ class Replay:
                 around.enter_context(torch.autocast(device, dtype, enabled=is_on))
             if call.lent is None:
                 return tensors_of(module(*args, **kwargs))
+            # Parameters that were lent for the call (a meta-learner's) are lent again.
             return tensors_of(torch.func.functional_call(module, call.lent, args, kwargs))
 
     def _restore(self, call: KeptCall) -> None:
@@ -163,21 +166,23 @@ class Replay:
         Returns:
             number and gradient of each parameter.
         """
-        found: list[tuple[int, Tensor]] = []
+        gradients: list[tuple[int, Tensor]] = []
         params = [*(call.lent or {}).values()] or list(self._model.parameters())
-        params = [one for one in params if one.requires_grad]
+        params = [param for param in params if param.requires_grad]
+        # Backward by backward, in their order: gradients of one that were sent by several losses.
         for task in dict.fromkeys(one.task for one in call.gradients):
             own = [one for one in call.gradients if one.task == task and one.place < len(outs)]
             ends = [outs[one.place] for one in own]
             given = [cut(one.gradient) for one in own]
             if any(one.shape != two.shape for one, two in zip(ends, given, strict=True)):
-                return found
+                return gradients
             with ExitStack() as hooks:
                 for end, one, gradient in zip(ends, own, given, strict=True):
                     put = partial(_put, one, gradient, sent)
                     hooks.callback(end.register_hook(put).remove)  # type: ignore[no-untyped-call]
-                found += _gradients(ends, [torch.zeros_like(one) for one in ends], params)
-        return found
+                # From zeros: the hooks put in what had arrived.
+                gradients += _gradients(ends, [torch.zeros_like(one) for one in ends], params)
+        return gradients
 
 
 def _put(
@@ -214,7 +219,7 @@ def _gradients(
         for one in params:
             one.grad = None
         torch.autograd.backward(ends, given, retain_graph=True)
-        got: Sequence[Tensor | None] = [one.grad for one in params]
+        got: Sequence[Tensor | None] = [param.grad for param in params]
     else:
         got = torch.autograd.grad(ends, params, given, retain_graph=True, allow_unused=True)
     return [(number, one) for number, one in enumerate(got) if one is not None]

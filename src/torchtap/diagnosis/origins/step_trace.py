@@ -40,7 +40,6 @@ _UNSEEN = frozenset(
 """Operations that make nothing, or nothing but truth values."""
 _LITERALS = frozenset({"lift_fresh", "lift", "lift_fresh_copy", "scalar_tensor"})
 """Operations by which a number that stands in the program becomes a tensor."""
-_FILLS = _LITERALS | {"fill", "fill_", "full", "full_like", "new_full", "masked_fill"}
 _READ = "_local_scalar_dense"
 _MAKES_GRADIENTS = "_make_grads"
 """Function of PyTorch by which a backward makes the gradient 1 of a loss."""
@@ -155,17 +154,17 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._note_optimizer(optimizer)
         self._phase = OPTIMIZER
         inner = {key: self._outside(one) for key, one in kwargs.items() if callable(one)}
-        others = (self._outside(one) if callable(one) else one for one in args[1:])
+        others = (self._outside(arg) if callable(arg) else arg for arg in args[1:])
         return (*args[:1], *others), {**kwargs, **inner}
 
     def _note_optimizer(self, optimizer: Optimizer) -> None:
         params = [one for group in optimizer.param_groups for one in group["params"]]
         gradients = [one.grad for one in params if one.grad is not None]
-        named = (("gradient as the optimizer begins", one) for one in gradients)
+        named = (("gradient as the optimizer begins", gradient) for gradient in gradients)
         self.begin_with(named, BACKWARD, None)  # What no operation made, a reducer of DDP did.
-        found = self.events.root_of(tensors_of(gradients))
-        if found is not None:
-            self._found.append(found)
+        root = self.events.root_of(tensors_of(gradients))
+        if root is not None:
+            self._found.append(root)
         state = [one for param in params for one in optimizer.state.get(param, {}).values()]
         kind = type(optimizer).__name__
         self.begin_with([(f"state of {kind}", one) for one in state], OPTIMIZER, None)
@@ -235,9 +234,12 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         # likely one.
         if numbers and not parents and self._read is not None:
             parents, worst = [self._read], NAN
+        # A result is not worse than its operands (an Inf stays an Inf): it was passed on, and not
+        # made here.
         if parents and now <= worst:
             own = self._passed_on(operation, result, taken, parents)
         else:
+            # masked_fill(mask, -inf): the program wrote the infinity down itself.
             inside = any(map(math.isinf, numbers)) and now == INFINITE
             origin = self._describe(operation, result.tensor, taken)
             if operation.is_collective and not parents:
@@ -260,7 +262,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, operation: Operation, result: Result, taken: list[Taken], parents: list[Event]
     ) -> Event:
         """Note that a bad value went on; a pointwise operation may have made more of it."""
-        if operation.is_pointwise and all(one.root().is_meant for one in parents):
+        if operation.is_pointwise and all(parent.root().is_meant for parent in parents):
             place = _unexplained(
                 result.tensor, [tensor for tensor, level in taken if level], operation
             )
@@ -280,7 +282,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
             value = tensor.detach().reshape(-1)[place].item()
         there = index if operation.is_pointwise else None
         made_of = [shown(operation.before.get(id(one), one), there) for one, _ in taken[:4]]
-        made_of += [f"{one}" for one in operation.numbers()]
+        made_of += [f"{number}" for number in operation.numbers()]
         text = ", ".join(made_of) or "no tensor"
         return replace(self._here(operation), index=index, value=value, inputs=text)
 
@@ -293,6 +295,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
             place = running
             line = running_line()
         else:
+            # A checkpoint runs forwards inside a backward, under a node.
             is_again = running is not None and running.phase == RECOMPUTE
             phase = FORWARD if is_again else BACKWARD
             place = running or self.calls.of_node(node)
@@ -306,9 +309,9 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def root(self, *groups: Iterable[Tensor]) -> Origin | None:
         """Return the first origin that reached any tensor, of the first group that has some."""
         for group in groups:
-            found = self.events.root_of(group)
-            if found is not None:
-                return found
+            event = self.events.root_of(group)
+            if event is not None:
+                return event
         return self._found[0] if self._found else None
 
 

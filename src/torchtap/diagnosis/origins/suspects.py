@@ -44,14 +44,14 @@ class OptimizedParams:
         known = self._known.get(optimizer)
         if known is None or known[0] != count:
             params = [one for group in groups for one in group["params"]]
-            is_own = any(id(one) in self._model for one in params)
+            is_own = any(id(param) in self._model for param in params)
             known = self._known[optimizer] = count, params, is_own
         return known[1] if known[2] else []
 
 
 def gradients_are_finite(params: Sequence[Tensor]) -> bool:
     """Return whether the gradients of parameters are finite. They are read once."""
-    gradients = [own for one in params if (own := one.grad) is not None]
+    gradients = [own for param in params if (own := param.grad) is not None]
     others: list[Tensor] = []
     return native.are_finite(gradients, others) and _norm_is_finite(others)
 
@@ -61,7 +61,7 @@ def _norm_is_finite(gradients: Sequence[Tensor]) -> bool:
 
     The sum of squares may overflow where no gradient does: then they are looked at one by one.
     """
-    gradients = [one for one in gradients if holds_numbers(one)]
+    gradients = [gradient for gradient in gradients if holds_numbers(gradient)]
     plain: list[Tensor] = []
     for one in gradients:
         is_wide = one.element_size() > 1  # Of a narrower one there is no norm.

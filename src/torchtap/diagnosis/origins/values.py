@@ -86,9 +86,9 @@ def first_bad(tensor: Tensor) -> tuple[Index, complex]:
         tensor = next((one for one in strided(tensor) if badness(one)), tensor)
     flat = (tensor.float() if tensor.element_size() == 1 else tensor).reshape(-1)
     place = int((~torch.isfinite(flat)).int().argmax())
-    found = flat[place].item()
+    value = flat[place].item()
     index = torch.unravel_index(torch.tensor(place), tensor.shape) if tensor.ndim else ()
-    return tuple(int(one) for one in index), found
+    return tuple(int(one) for one in index), value
 
 
 def is_mask(tensor: Tensor) -> bool:
@@ -121,7 +121,7 @@ def shown(tensor: Tensor, index: Index | None = None) -> str:
 
 
 def _shown_there(tensor: Tensor, index: Index | None) -> str:
-    """The element that a pointwise operation took for its element at an index."""
+    """Return the element that a pointwise operation took for its element at an index."""
     if (
         not index
         or tensor.ndim > len(index)

@@ -68,17 +68,17 @@ class Ranks:
         entries: list[Any] = [None] * num_ranks()
         said = None if own is None else own.as_dict()
         torch.distributed.all_gather_object(entries, said, self._group)
-        return _first([None if one is None else origin_of(one) for one in entries])
+        return _first([None if entry is None else origin_of(entry) for entry in entries])
 
 
 def _first(origins: Sequence[Origin | None]) -> Origin | None:
-    found = [(rank, one) for rank, one in enumerate(origins) if one is not None]
-    if not found:
+    by_rank = [(rank, one) for rank, one in enumerate(origins) if one is not None]
+    if not by_rank:
         return None
     # An operation tells more than a gradient that came from outside of the model.
-    found = [pair for pair in found if pair[1].operation] or found
-    rank, origin = found[0]
-    others = ", ".join(str(one) for one, _ in found if one != rank)
+    by_rank = [pair for pair in by_rank if pair[1].operation] or by_rank
+    rank, origin = by_rank[0]
+    others = ", ".join(str(one) for one, _ in by_rank if one != rank)
     also = f" Ranks with origins of their own: {others}." if others else ""
     if rank != own_rank()[0]:
         also = f" It came to this rank from rank {rank}, through what the ranks share.{also}"

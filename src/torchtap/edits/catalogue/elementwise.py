@@ -18,8 +18,8 @@ from torchtap.edits.catalogue.ready import (
     is_number,
     is_real,
     is_whole,
-    joined,
     like,
+    put_in_place,
     seed_of,
     value_of,
     within,
@@ -70,6 +70,13 @@ def clamp(min: float | None = None, max: float | None = None, *, at: At = None) 
 
     Raises:
         InputError: neither limit is given, or one is no number.
+
+    Example:
+        >>> import torch, torchtap as tt
+        >>> relu = torch.nn.ReLU()
+        >>> with tt.edit(relu, ".", tt.edits.clamp(max=2.0)):
+        ...     relu(torch.tensor([1.0, 2.0, 3.0]))
+        tensor([1., 2., 2.])
     """
     if min is None and max is None:
         raise InputError("tt.edits.clamp needs min, max or both, as in tt.edits.clamp(min=0).")
@@ -85,6 +92,13 @@ def add(value: Value, *, at: At = None) -> Ready:
 
     With ``at`` the function sees the whole tensor all the same. Values that it returns elsewhere
     count for nothing, but a gradient of NaN there (of ``log`` at 0) stays NaN.
+
+    Example:
+        >>> import torch, torchtap as tt
+        >>> relu = torch.nn.ReLU()
+        >>> with tt.edit(relu, ".", tt.edits.add(1.0, at={0: slice(0, 2)})):
+        ...     relu(torch.tensor([1.0, 2.0, 3.0]))
+        tensor([2., 3., 3.])
     """
     expect_value("add", value)
 
@@ -95,7 +109,16 @@ def add(value: Value, *, at: At = None) -> Ready:
 
 
 def sign(*, at: At = None) -> Ready:
-    """Keep only the sign of each element: -1, 0 or 1 (signSGD, for ``param_grad``)."""
+    """Keep only the sign of each element: -1, 0 or 1 (signSGD, for ``param_grad``).
+
+    Example:
+        >>> import torch, torchtap as tt
+        >>> linear = torch.nn.Linear(2, 1, bias=False)
+        >>> with tt.edit(linear, ".:param_grad", tt.edits.sign()):
+        ...     linear(torch.tensor([[3.0, -4.0]])).sum().backward()
+        >>> linear.weight.grad
+        tensor([[ 1., -1.]])
+    """
     return Ready("sign", {"at": at}, within(at, lambda tensor, _: tensor.sign()))
 
 
@@ -104,6 +127,13 @@ def mask(keep: Tensor) -> Ready:
 
     Args:
         keep: bool, broadcasts to the tensor; a mask of numbers is multiplied.
+
+    Example:
+        >>> import torch, torchtap as tt
+        >>> relu = torch.nn.ReLU()
+        >>> with tt.edit(relu, ".", tt.edits.mask(torch.tensor([True, False, True]))):
+        ...     relu(torch.tensor([1.0, 2.0, 3.0]))
+        tensor([1., 0., 3.])
     """
     expect(isinstance(keep, Tensor), "mask", "keep", keep, "a tensor, as torch.tensor makes it")
 
@@ -125,13 +155,20 @@ def replace(value: Value, *, at: At = None) -> Ready:
         at: only there.
 
     A number or a tensor passes a gradient of zero to the modules before, in the replaced part.
+
+    Example:
+        >>> import torch, torchtap as tt
+        >>> relu = torch.nn.ReLU()
+        >>> with tt.edit(relu, ".", tt.edits.replace(7.0, at={0: -1})):
+        ...     relu(torch.tensor([1.0, 2.0, 3.0]))
+        tensor([1., 2., 7.])
     """
     expect_value("replace", value)
 
     def formula(tensor: Tensor, record: Record) -> Tensor:
         new = value_of(value, tensor, record)
         is_finished = callable(value) and not isinstance(value, Tensor)
-        return new if is_finished else joined(tensor, new, record)
+        return new if is_finished else put_in_place(tensor, new, record)
 
     return Ready("replace", {"value": value, "at": at}, within(at, formula))
 
@@ -150,6 +187,15 @@ def noise(std: float, *, seed: int = 0, relative: bool = False, at: At = None) -
 
     Raises:
         InputError: an argument does not fit.
+
+    Example:
+        >>> import torch, torchtap as tt
+        >>> relu = torch.nn.ReLU()
+        >>> with tt.edit(relu, ".", tt.edits.noise(0.1, seed=1)):
+        ...     first = relu(torch.ones(3))
+        >>> with tt.edit(relu, ".", tt.edits.noise(0.1, seed=1)):
+        ...     torch.equal(relu(torch.ones(3)), first)
+        True
     """
     expect(is_real(std) and std >= 0, "noise", "std", std, "a number from 0 on")
     expect(is_whole(seed), "noise", "seed", seed, "a whole number")
@@ -178,6 +224,13 @@ def keep_topk(k: float, *, dim: int | None = None) -> Ready:
 
     Raises:
         InputError: ``k`` is neither a count nor a share, or ``dim`` no dimension.
+
+    Example:
+        >>> import torch, torchtap as tt
+        >>> relu = torch.nn.ReLU()
+        >>> with tt.edit(relu, ".", tt.edits.keep_topk(1)):
+        ...     relu(torch.tensor([1.0, 3.0, 2.0]))
+        tensor([0., 3., 0.])
     """
     is_count = is_real(k) and (0 < k < 1 or (k >= 1 and float(k).is_integer()))
     expect(is_count, "keep_topk", "k", k, "a positive whole number, or a share between 0 and 1")

@@ -86,6 +86,14 @@ def clip_norm(
 
     Raises:
         InputError: an argument does not fit.
+
+    Example:
+        >>> import torch, torchtap as tt
+        >>> linear = torch.nn.Linear(2, 1, bias=False)
+        >>> with tt.edit(linear, ".:param_grad", tt.edits.clip_norm(1.0)):
+        ...     linear(torch.tensor([[3.0, 4.0]])).sum().backward()
+        >>> linear.weight.grad
+        tensor([[0.6000, 0.8000]])
     """
     is_norm = is_real(max_norm) and max_norm >= 0
     expect(is_norm, "clip_norm", "max_norm", max_norm, "a number from 0 on")

@@ -19,12 +19,19 @@ from torchtap.core.record import BACKWARD, Record
 from torchtap.core.site import Pattern, Site
 from torchtap.core.tensors import kind_of
 from torchtap.core.user_functions import place
-from torchtap.edits.catalogue.ready import KEEPS, Formula, Ready, expect, is_whole, joined, within
+from torchtap.edits.catalogue.ready import (
+    KEEPS,
+    Formula,
+    Ready,
+    expect,
+    is_whole,
+    put_in_place,
+    within,
+)
 from torchtap.edits.catalogue.regions import At, check, moved
 
 if TYPE_CHECKING:
     from torchtap.core.plan import Plan
-    from torchtap.runs.run import Run
 
 
 @runtime_checkable
@@ -80,7 +87,7 @@ class Patch(Ready):
 
 
 def patch(
-    source: Run | Mapping[str, Tensor] | Tensor | Callable[[Record], Tensor] | None = None,
+    source: Recorded | Mapping[str, Tensor] | Tensor | Callable[[Record], Tensor] | None = None,
     *,
     inputs: Any = None,
     model: nn.Module | None = None,
@@ -141,7 +148,7 @@ def patch(
         found = look(record)
         if at is not None:
             found = moved(found, tensor, at, source_at, record)
-        return joined(tensor, found, record, _another_shape(found, tensor))
+        return put_in_place(tensor, found, record, _another_shape(found, tensor))
 
     return Patch(within(at, formula), shown)
 
@@ -191,7 +198,7 @@ def _another_shape(source: Tensor, tensor: Tensor) -> str:
 
 
 def mean_ablate(
-    source: Run | Mapping[str, Tensor] | Tensor | None = None, *, dim: int = 0, at: At = None
+    source: Recorded | Mapping[str, Tensor] | Tensor | None = None, *, dim: int = 0, at: At = None
 ) -> Ready:
     """Put the mean in the place of every sample, so that nothing of the sample is left.
 
@@ -203,6 +210,14 @@ def mean_ablate(
 
     Raises:
         InputError: an argument does not fit.
+
+    Example:
+        >>> import torch, torchtap as tt
+        >>> relu = torch.nn.ReLU()
+        >>> with tt.edit(relu, ".", tt.edits.mean_ablate()):  # The mean of the batch.
+        ...     relu(torch.tensor([[1.0], [3.0]]))
+        tensor([[2.],
+                [2.]])
     """
     is_source = isinstance(source, Tensor | Mapping | Recorded | None)
     expected = "a run (watch.run, tt.open(path)), a mapping from sites to means, or a tensor"
@@ -213,7 +228,7 @@ def mean_ablate(
     def formula(tensor: Tensor, record: Record) -> Tensor:
         if look is None:
             return tensor.mean(dim, keepdim=True).expand_as(tensor).clone()
-        return joined(tensor, look(record), record)
+        return put_in_place(tensor, look(record), record)
 
     arguments = {"source": source, "dim": dim or None, "at": at}
     return Ready("mean_ablate", arguments, within(at, formula))

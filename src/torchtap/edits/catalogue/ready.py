@@ -132,8 +132,8 @@ def filled(tensor: Tensor, number: float) -> Tensor:
     return torch.where(_never(tensor), tensor, torch.full_like(tensor.detach(), number))
 
 
-def joined(tensor: Tensor, new: Tensor, record: Record, hint: str = KEEPS) -> Tensor:
-    """``new`` in the place of ``tensor``, in its graph."""
+def put_in_place(tensor: Tensor, new: Tensor, record: Record, hint: str = KEEPS) -> Tensor:
+    """Return ``new`` in the place of ``tensor``, in its graph."""
     if new.dtype != tensor.dtype:
         raise EditError(
             f"The edit at {place(record)} has {kind_of(new)} to put in the place of "

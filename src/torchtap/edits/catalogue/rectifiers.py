@@ -57,6 +57,15 @@ def guided_relu(*, others: Literal["refuse", "leave"] = "refuse") -> GuidedRelu:
 
     Raises:
         InputError: ``others`` is something else.
+
+    Example:
+        >>> import torch, torchtap as tt
+        >>> relu = torch.nn.ReLU()
+        >>> x = torch.tensor([1.0, 2.0], requires_grad=True)
+        >>> with tt.edit(relu, ".:grad_input", tt.edits.guided_relu()):
+        ...     (relu(x) * torch.tensor([3.0, -3.0])).sum().backward()
+        >>> x.grad
+        tensor([3., 0.])
     """
     is_known = others in ("refuse", "leave")
     expect(is_known, "guided_relu", "others", others, "'refuse' or 'leave'")

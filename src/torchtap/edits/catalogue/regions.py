@@ -91,17 +91,17 @@ def moved(
         if own < 0 or (not is_asked and source.shape[own] in (1, tensor.shape[dim])):
             continue
         from_index = source_at[dim] if source_at is not None and is_asked else index
-        found = _places(from_index, source, own, dim, record)
+        places = _places(from_index, source, own, dim, record)
         wanted = torch.arange(tensor.shape[dim], device=source.device)
         wanted = wanted[_usable(index, tensor.shape[dim])].reshape(-1)
-        if len(found) not in (1, len(wanted)):
+        if len(places) not in (1, len(wanted)):
             raise EditError(
-                f"The edit at {place(record)} takes {len(found)} places of dimension {dim} of its "
+                f"The edit at {place(record)} takes {len(places)} places of dimension {dim} of its "
                 f"source and puts them into {len(wanted)}; expected as many, or one. Say which "
                 f"with source_at={{{dim}: ...}}."
             )
-        part = source.index_select(own, found)
-        if len(found) > 1:
+        part = source.index_select(own, places)
+        if len(places) > 1:
             shape = list(source.shape)
             shape[own] = tensor.shape[dim]
             part = source.new_zeros(shape).index_copy(own, wanted, part)

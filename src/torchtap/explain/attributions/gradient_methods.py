@@ -260,7 +260,7 @@ class _Refined:
         return [_Panel(a, b, scores[a], scores[b]) for a, b in spans]
 
     def _halves(self, panels: list[_Panel]) -> list[_Panel]:
-        middles = [(one.first + one.last) / 2 for one in panels]
+        middles = [(panel.first + panel.last) / 2 for panel in panels]
         spans = [
             span
             for one, middle in zip(panels, middles, strict=True)

@@ -36,7 +36,7 @@ def deconvolution(variable: Variable) -> AttributionResult:
 
 
 def _positive(gradients: Gradients) -> Gradients:
-    return tuple(None if one is None else one.clamp(min=0) for one in gradients)
+    return tuple(None if gradient is None else gradient.clamp(min=0) for gradient in gradients)
 
 
 def _deconvolved(grad_inputs: Gradients, grad_outputs: Gradients) -> Gradients:

@@ -114,11 +114,11 @@ class Many:
     @property
     def notes(self) -> tuple[str, ...]:
         """Return notes on what was not run, and what ran by itself."""
-        found = []
+        said = []
         if not self.is_complete:
             why = "interrupted" if self.was_interrupted else "stopped at max_evals"
-            found.append(f"{why}: {count(self._num_done)} of {count(self._num)} runs are in it")
-        return (*found, *single(self._variable))
+            said.append(f"{why}: {count(self._num_done)} of {count(self._num)} runs are in it")
+        return (*said, *single(self._variable))
 
 
 def single(variable: Variable) -> tuple[str, ...]:

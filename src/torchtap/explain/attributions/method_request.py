@@ -66,7 +66,7 @@ def request_of(model: nn.Module, method: str, kwargs: Mapping[str, Any]) -> Meth
             left.pop(name, None)
         make = _prepared(NOISY[method].function, left, one, of)
     _refuse_others(model, method, of, left)
-    own = [one for one in _own_settings(method, of) if one != _BATCHING]
+    own = [setting for setting in _own_settings(method, of) if setting != _BATCHING]
     refuse_unknown(model, left, f"setting of {method!r}", own)
     values = (METHODS.get(method) or NOISY[method]).values
     return MethodRequest(method, make, not METHODS[of].needs_gradient, values, call, left)
@@ -96,19 +96,19 @@ def _prepared(
 
 def _settings_of(function: Function) -> list[str]:
     parameters = inspect.signature(function).parameters.values()
-    return [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
+    return [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
 
 
 def _refuse_others(model: nn.Module, method: str, of: str, left: Mapping[str, Any]) -> None:
     """Settings of other methods, unless the model takes arguments of these names."""
     rows = (*METHODS.values(), *NOISY.values())
-    every = {name for one in rows for name in _settings_of(one.function)}
+    every = {name for row in rows for name in _settings_of(row.function)}
     every |= {*_OWN, *_ALIASES, "of"}
     every.discard(_BATCHING)
     taken = _arguments_of(model)
     for name in left:
         if name in every and name not in taken:
-            own = [one for one in _own_settings(method, of) if one != _BATCHING]
+            own = [setting for setting in _own_settings(method, of) if setting != _BATCHING]
             raise InputError(
                 f"{name} is no setting of {method!r}, and no argument of {type(model).__name__}; "
                 f"the method has {', '.join(own) or 'none'}."

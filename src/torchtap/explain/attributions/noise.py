@@ -106,10 +106,10 @@ class _Noisy:
         state = 0, torch.zeros(()), torch.zeros(())
         with Many(self._variable, self._num, self._batching, "adding noise") as many:
             for part in many:
-                found = self._method(self._copies(len(part)))
-                maps = found.values.view(len(part), *self._variable.value.shape)
+                result = self._method(self._copies(len(part)))
+                maps = result.values.view(len(part), *self._variable.value.shape)
                 state = _joined(*state, maps)
-                notes = found.notes
+                notes = result.notes
         _, mean, variance = state
         said = tuple(note for note in notes if note not in many.notes)
         return AttributionResult(combine(mean, variance), None, (self._note, *said, *many.notes))

@@ -42,8 +42,8 @@ def values_at(
     plan = notes.plan(subject, sites)
     with SiteProbe(subject.modules, plan, notes, reads=True, may_fuse=True):
         scores = subject.scores(target, floating_leaves(subject)).detach()
-    found = [notes.main(site, call) for site in sites]
-    chosen = [notes.activation(one) for one in found if one is not None]
+    activations = [notes.main(site, call) for site in sites]
+    chosen = [notes.activation(activation) for activation in activations if activation is not None]
     if len(chosen) < len(sites):
         raise why_no_value(subject, target, sites, call, notes)
     return chosen, scores
@@ -68,9 +68,9 @@ def gradients_at(
     """
     for begins in (False, True):
         notes = LayerNotes(begins=begins, copies=True)
-        found = _by_edges(subject, target, sites, call, notes)
-        if found is not None:
-            return found
+        layer_values = _by_edges(subject, target, sites, call, notes)
+        if layer_values is not None:
+            return layer_values
         main = [notes.main(site, call) for site in sites]
         if all(one is None or one.edges for one in main):
             break
@@ -103,12 +103,12 @@ def _by_edges(
             for one in chosen
         ]
         gradients = gradients_of(scores, [one.edges[0] for one in chosen])
-    found: list[Activation] = []
+    activations: list[Activation] = []
     for one, gradient, keeps in zip(chosen, gradients, are_shown, strict=True):
         if gradient is None:
             return None
-        found.append(notes.activation(one, gradient, keeps_rows=keeps))
-    return found, scores.detach()
+        activations.append(notes.activation(one, gradient, keeps_rows=keeps))
+    return activations, scores.detach()
 
 
 def _has_own_edge(one: Noted) -> bool:

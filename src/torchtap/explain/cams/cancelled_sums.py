@@ -24,7 +24,7 @@ _CANCELLED = 1e-3
 
 def widest_eps(dtypes: Iterable[torch.dtype]) -> float:
     """Return the rounding of the coarsest of the dtypes that a map was computed in."""
-    return max(torch.finfo(one).eps for one in dtypes)
+    return max(torch.finfo(dtype).eps for dtype in dtypes)
 
 
 def without_cancelled(

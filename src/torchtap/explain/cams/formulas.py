@@ -72,8 +72,8 @@ def eigencam(value: Tensor) -> Tensor:
     rounding, the largest magnitude. NaN where the value of a row is not finite. The largest
     singular value must be single, or the map is one of many.
     """
-    found = [_first_component(row) for row in _spatial(value)]
-    return torch.stack(found).reshape(-1, *value.shape[2:])
+    components = [_first_component(row) for row in _spatial(value)]
+    return torch.stack(components).reshape(-1, *value.shape[2:])
 
 
 def weighed(value: Tensor, weights: Tensor) -> Tensor:
@@ -108,10 +108,10 @@ def _first_component(row: Tensor) -> Tensor:
     num_places, num_channels = matrix.shape
     if num_places <= num_channels:
         values, vectors = torch.linalg.eigh(matrix @ matrix.mT)
-        found = vectors[:, -1] * values[-1].clamp(min=0).sqrt()
+        component = vectors[:, -1] * values[-1].clamp(min=0).sqrt()
     else:
-        found = matrix @ torch.linalg.eigh(matrix.mT @ matrix)[1][:, -1]
-    first: Tensor = found if _sense(found, row.dtype) >= 0 else -found
+        component = matrix @ torch.linalg.eigh(matrix.mT @ matrix)[1][:, -1]
+    first: Tensor = component if _sense(component, row.dtype) >= 0 else -component
     return first.to(row.dtype)
 
 
@@ -123,12 +123,12 @@ def _sense(found: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _spatial(maps: Tensor) -> Tensor:
-    """``[B, C, *grid]`` as ``[B, C, places]``."""
+    """Return ``[B, C, *grid]`` as ``[B, C, places]``."""
     return maps.flatten(2)
 
 
 def _as_weights(weights: Tensor, maps: Tensor) -> Tensor:
-    """``[B, C]``, to be multiplied with ``[B, C, *grid]``."""
+    """Return ``[B, C]``, to be multiplied with ``[B, C, *grid]``."""
     return weights.reshape(*weights.shape, *[1] * (maps.dim() - 2))
 
 

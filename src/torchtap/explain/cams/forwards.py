@@ -91,7 +91,7 @@ def scorecam(
     source = subject.inputs[over.name].detach()
 
     def run(channels: Channels) -> Tensor:
-        masked = torch.cat([_masked(source, value, over, one) for one in channels])
+        masked = torch.cat([_masked(source, value, over, channel) for channel in channels])
         return subject.scores(target, {over.name: masked}, times=len(channels))
 
     flat = value.flatten(2)
@@ -231,8 +231,8 @@ def _tried(method: str, subject: Subject, value: Tensor, run: Run, budget: Budge
         try:
             for first in range(num, len(order), trial.width):
                 chosen = order[first : first + trial.width]
-                found = run(chosen)
-                scores[:, chosen] = _per_channel(found.reshape(len(chosen), -1), rows)
+                outcome = run(chosen)
+                scores[:, chosen] = _per_channel(outcome.reshape(len(chosen), -1), rows)
                 num += len(chosen)
                 for _ in chosen:
                     shown.advance(f"{method}: channels")
@@ -295,7 +295,7 @@ def _try_several(
 
 
 def _per_channel(found: Tensor, rows: int) -> Tensor:
-    """``float64[rows, channels]`` of ``[channels, rows]``, or of one score for all rows."""
+    """Return ``float64[rows, channels]`` of ``[channels, rows]``, or of one score for all rows."""
     return found.double().mT.expand(rows, -1)
 
 

@@ -54,9 +54,9 @@ def class_weights(
         if bool((gap <= _TOLERANCE.get(linear.weight.dtype, _HALF) * scale).all()):
             return weights.to(value)
         seen.append(f"{path!r} of the mean gives another score, by {float(gap.max()):.4g}")
-    found = f"; {', '.join(seen[:4])}" if seen else ", and there is none"
+    others = f"; {', '.join(seen[:4])}" if seen else ", and there is none"
     raise InputError(
         f"cam needs a model in which an nn.Linear turns the mean over the map of {layer!r} "
-        f"(float[{value.shape[0]}, {value.shape[1]}]) into the score{found}. Name the layer that "
+        f"(float[{value.shape[0]}, {value.shape[1]}]) into the score{others}. Name the layer that "
         f"is averaged, or use method='gradcam', which is proportional to it where the form holds."
     )

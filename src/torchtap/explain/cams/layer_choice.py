@@ -68,13 +68,13 @@ def asked_layers(model: nn.Module, layer: Where | Site) -> list[Site]:
         InputError: another port was asked for, or a container that is never called.
     """
     items = layer if isinstance(layer, list | tuple) else [layer]
-    found: dict[Site, None] = {}
+    layers: dict[Site, None] = {}
     for item in items:
         for site in _of_one(model, item):
-            found.setdefault(site)
-    if not found:
+            layers.setdefault(site)
+    if not layers:
         raise InputError("layer is an empty list; expected a path, a module or a pattern.")
-    return list(found)
+    return list(layers)
 
 
 def _of_one(model: nn.Module, item: Any) -> Iterator[Site]:
@@ -178,12 +178,12 @@ class Survey:
 
     def names(self) -> str:
         """Return the layers that give a map, as the end of a message."""
-        found = {one.site.path: kind_of(one.alias) for one in self.returned if self.layout(one)}
-        if not found:
+        kinds = {one.site.path: kind_of(one.alias) for one in self.returned if self.layout(one)}
+        if not kinds:
             return "No layer of this model gives one; layout= and grid= say what cannot be told."
-        last = list(found.items())[-_MOST_NAMES:]
+        last = list(kinds.items())[-_MOST_NAMES:]
         shown = ", ".join(f"{path!r} ({kind})" for path, kind in reversed(last))
-        more = f", and {len(found) - len(last)} before" if len(found) > len(last) else ""
+        more = f", and {len(kinds) - len(last)} before" if len(kinds) > len(last) else ""
         return f"Layers that give one, from the last: {shown}{more}."
 
     def fitting(self) -> Iterator[Noted]:
@@ -257,22 +257,22 @@ def last_layer(subject: Subject, target: Target, layouts: Layouts, *, call: int 
         InputError: there is none.
     """
     with Survey(subject, target, layouts, call=call) as survey:
-        found = survey.last_with_gradient()
-        has_graphs = found is not None or all(one.edges for one in survey.fitting())
-        names = "" if found else survey.names()
-    if found is None and not has_graphs:
+        chosen = survey.last_with_gradient()
+        has_graphs = chosen is not None or all(one.edges for one in survey.fitting())
+        names = "" if chosen else survey.names()
+    if chosen is None and not has_graphs:
         with Survey(subject, target, layouts, call=call, begins=True) as survey:
-            found = survey.last_with_gradient()
+            chosen = survey.last_with_gradient()
             last = next(survey.fitting(), None)
-            if found is None and last is not None:
-                found = survey.chosen(last)
-    if found is None:
+            if chosen is None and last is not None:
+                chosen = survey.chosen(last)
+    if chosen is None:
         raise InputError(
             f"No layer has a map that the score depends on at more than one place, for the inputs "
             f"{', '.join(map(kind_of, subject.inputs.values()))}; expected a batch, rows first. "
             f"{names}"
         )
-    return found
+    return chosen
 
 
 def layers_with_maps(subject: Subject, target: Target, layouts: Layouts) -> str:

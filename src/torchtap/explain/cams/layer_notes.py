@@ -134,10 +134,10 @@ class LayerNotes:
 def floating_leaves(subject: Subject) -> dict[str, Tensor]:
     """Return the floating inputs as leaves that require grad; none where all parameters do."""
     wants = [
-        one.requires_grad
+        parameter.requires_grad
         for module in subject.modules.values()
-        for one in module._parameters.values()
-        if one is not None
+        for parameter in module._parameters.values()
+        if parameter is not None
     ]
     if wants and all(wants):
         return {}
@@ -161,7 +161,7 @@ def gradients_of(
     if not edges:
         return ()
     try:
-        found: tuple[Tensor | None, ...] = torch.autograd.grad(
+        gradients: tuple[Tensor | None, ...] = torch.autograd.grad(
             scores.sum(), edges, allow_unused=True, retain_graph=again
         )
     except RuntimeError as error:
@@ -172,7 +172,7 @@ def gradients_of(
                 f"or turn checkpointing off. {NO_GRADIENT}"
             )
         raise
-    return found
+    return gradients
 
 
 def main_leaf(several: Sequence[Tensor]) -> int:

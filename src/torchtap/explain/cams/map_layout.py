@@ -173,17 +173,17 @@ class Layouts:
 
     def fits(self, path: str, value: Tensor) -> list[Fit]:
         """Return how a value may lie over the inputs; several where sizes do not tell which."""
-        found = []
+        fitting = []
         for reader in self._readers:
             layout = reader.of(path, value)
             if isinstance(layout, Layout):
-                found.append(Fit(layout, reader.extent).lying())
-        exact = [one for one in found if one.is_exact]
-        return exact or [one for one in found if one.extent is not None] or found[:1]
+                fitting.append(Fit(layout, reader.extent).lying())
+        exact = [one for one in fitting if one.is_exact]
+        return exact or [one for one in fitting if one.extent is not None] or fitting[:1]
 
     def _why(self, path: str, value: Tensor) -> str:
         reasons = {reader.of(path, value): None for reader in self._readers}
-        return "; ".join(one for one in reasons if isinstance(one, str))
+        return "; ".join(reason for reason in reasons if isinstance(reason, str))
 
 
 def _chosen_extents(subject: Subject, over: str | None) -> list[Extent]:
@@ -194,14 +194,14 @@ def _chosen_extents(subject: Subject, over: str | None) -> list[Extent]:
     name = over
     if over not in inputs and over.startswith(".:input"):
         name = Site.parse(over).leaf
-    found = extents_of(subject.modules, {name: inputs[name]}) if name in inputs else []
-    if not found:
+    extents = extents_of(subject.modules, {name: inputs[name]}) if name in inputs else []
+    if not extents:
         shown = ", ".join(f"{one!r} ({kind_of(tensor)})" for one, tensor in inputs.items())
         raise InputError(
             f"over is {over!r}; expected the name of an input with places (a picture, a volume, a "
             f"signal or token numbers): the inputs are {shown}."
         )
-    return found
+    return extents
 
 
 class _Reader:
@@ -245,10 +245,10 @@ class _Reader:
             return "a map has 3 dimensions (1-d, tokens), 4 (pictures) or 5 (volumes)"
         if not math.prod(shape):
             return "it is empty"
-        found = self._found(path, shape)
-        if isinstance(found, Layout) and math.prod(found.grid) == 1:
+        layout = self._found(path, shape)
+        if isinstance(layout, Layout) and math.prod(layout.grid) == 1:
             return "its map is one pixel"
-        return found
+        return layout
 
     def _found(self, path: str, shape: tuple[int, ...]) -> Layout | str:
         name = self._wish.layout
@@ -340,9 +340,9 @@ class _Reader:
         size = self.extent.size
         for find in (_patches, _cube):
             for extra in _EXTRA_TOKENS:
-                found = find(num - extra, size)
-                if found is not None:
-                    return Layout(TOKENS, found, extra)
+                grid = find(num - extra, size)
+                if grid is not None:
+                    return Layout(TOKENS, grid, extra)
         return (
             f"its {num} tokens are no grid over {' x '.join(map(str, size))} with 0, 1, 2 or 5 "
             f"more in front: give grid=(height, width)"
@@ -361,23 +361,23 @@ class _Reader:
                 "given a picture"
             )
         side, num = math.isqrt(shape[1]), shape[0] // self._rows
-        found = _patches(num, self.extent.size) or _cube(num, self.extent.size)
-        if found is None:
+        windows = _patches(num, self.extent.size) or _cube(num, self.extent.size)
+        if windows is None:
             return f"its {num} windows are no grid over the picture"
         shift = self._shift(path)
         if shift is None:
             return "it is cut into windows, and no module around it has a shift_size"
-        grid = found[0] * side, found[1] * side
+        grid = windows[0] * side, windows[1] * side
         return Layout(WINDOWS, grid, 0, (side, side), shift)
 
     def _shift(self, path: str) -> tuple[int, int] | None:
         """Return ``shift_size`` (as of timm and transformers) of the nearest module with one."""
         while True:
-            found = getattr(self._modules.get(path), "shift_size", None)
-            if isinstance(found, int):
-                return found, found
-            if isinstance(found, Sequence) and len(found) == 2:
-                return int(found[0]), int(found[1])
+            shift = getattr(self._modules.get(path), "shift_size", None)
+            if isinstance(shift, int):
+                return shift, shift
+            if isinstance(shift, Sequence) and len(shift) == 2:
+                return int(shift[0]), int(shift[1])
             if not path:
                 return None
             path = path.rpartition(".")[0]

@@ -56,8 +56,8 @@ def watched_gradients(
                 gradients_of(scores, _wanted_edges(notes, sites, call))  # Ends at the layers.
             elif begins:
                 raise _no_graph(subject, sites)
-        found = [_activation(seen, kept, notes, site, call) for site in sites]
-        return found, scores.detach()
+        activations = [_activation(seen, kept, notes, site, call) for site in sites]
+        return activations, scores.detach()
     finally:
         kept.clear()  # A watch is freed by the garbage collector, and these are large.
 

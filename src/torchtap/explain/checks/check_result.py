@@ -157,7 +157,7 @@ class Check(Printed):
 def check_page(check: Check) -> Page:
     """Return the report of a check."""
     several = len(check.map) > 1
-    rows = [one for one in _rows(check) if one is not None]
+    rows = [row for row in _rows(check) if row is not None]
     heads = ["measure", "mean of rows" if several else "value", "beside", "reads as"]
     parts: list[Part] = [Line(f"Check of {title_of(check.map)}", "head"), BLANK]
     if rows:
@@ -210,7 +210,7 @@ def _area(name: str, curve: Curve | None, *, sign: int) -> _Row | None:
     beside = f"{number(low)} to {number(high)} of random maps"
     if not (math.isfinite(value) and math.isfinite(low)):
         return name, number(value), beside, Cell("not known", "bad")
-    if sign * value > max(sign * one for one in controls):
+    if sign * value > max(sign * control for control in controls):
         return name, number(value), beside, Cell("better than random maps", "good")
     return name, number(value), beside, Cell("no better than random maps", "bad")
 

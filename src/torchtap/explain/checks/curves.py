@@ -46,14 +46,14 @@ class Orders:
 
     @staticmethod
     def of(weights: Tensor, controls: list[Tensor], generator: torch.Generator) -> Orders:
-        """The largest value first; ties are drawn.
+        """Return the largest value first; ties are drawn.
 
         Args:
             weights: of the map, ``[B, places]``.
             controls: of random maps.
             generator: of random numbers.
         """
-        several = [importance_order(one, generator) for one in (weights, *controls)]
+        several = [importance_order(control, generator) for control in (weights, *controls)]
         return Orders(torch.stack(several))
 
 
@@ -89,15 +89,15 @@ def curve(
     counts = [round(step / steps * num) for step in range(steps + 1)]
     jobs = [(order, count) for order in range(len(orders.ranks)) for count in counts]
     at_once = variable.times_in(batch_size)
-    found = []
+    points = []
     for first in range(0, len(jobs), at_once):
         part = jobs[first : first + at_once]
         values = torch.cat(
             [_mixed(ground, orders.ranks[order], count, start, end) for order, count in part]
         )
-        found.append(variable.scores(values, len(part)).double().cpu())
+        points.append(variable.scores(values, len(part)).double().cpu())
         after_each()
-    scores = torch.cat(found).reshape(len(orders.ranks), len(counts), rows).transpose(1, 2)
+    scores = torch.cat(points).reshape(len(orders.ranks), len(counts), rows).transpose(1, 2)
     shares = torch.tensor(counts, dtype=torch.float64) / num
     return Curve(shares, scores[0], scores[1:])
 

@@ -185,7 +185,7 @@ class Map(MapValues, Printed):
             raise InputError("The map has no row: there is nothing to draw.")
         shown = min(len(self), _MOST_ROWS)
         pictures = self._pictures(image, shown, mean, std)
-        rows = [self._panes(row, pictures[row], is_share=scale == "each") for row in range(shown)]
+        rows = [self.panes(row, pictures[row], is_share=scale == "each") for row in range(shown)]
         notes = [f"{shown} of {len(self)} rows"] if shown < len(self) else []
         if scale == "each":
             notes.append("each map is scaled by its largest magnitude: colours do not compare")
@@ -196,6 +196,32 @@ class Map(MapValues, Printed):
             notes=[*notes, *self.notes],
             is_clipped=clip > 0,
         )
+
+    def panes(self, row: int, picture: Any, *, is_share: bool = False) -> list[Pane]:
+        """Return what a figure draws of one row: a pane for each layer.
+
+        Args:
+            row: which.
+            picture: pixels that it lies over, ``uint8[H, W, 3]``, or ``None``.
+            is_share: draw each as a share of its largest magnitude.
+        """
+        from torchtap.plot.explained import Pane, heading_of
+        from torchtap.plot.heat import fault_of, limits_of
+
+        layers = self.layer.split(", ") if self.num_stacked else [""]
+        arrays = self.arrays(row)
+        labels = self.tokens[row] if self.tokens else ()
+        panes = []
+        for layer, values in zip(layers, arrays, strict=True):
+            what = f"{row_title(self, row)}{f', {layer}' if layer else ''}"
+            heading = heading_of(what, values)
+            drawn = values / limits_of([values])[1] if is_share else values
+            laid = None
+            if picture is not None and values.ndim == 2 and not fault_of(values):
+                laid = _laid(drawn, picture.shape[:2])
+            beside = picture if values.ndim == 2 else None
+            panes.append(Pane(drawn, heading, laid, beside, labels))
+        return panes
 
     def save(self, path: str | Path, image: Any = None) -> Path:
         """Write the map: what is written depends on the ending.
@@ -354,28 +380,9 @@ class Map(MapValues, Printed):
         if len(given) != len(self):
             raise InputError(f"There are {len(given)} pictures for a map of {len(self)} rows.")
         pixels = [pixels_of(one, mean=mean, std=std) for one in given[:rows]]
-        for one in pixels:
-            self._refuse_other_proportions(one.shape[:2])
+        for pixel in pixels:
+            self._refuse_other_proportions(pixel.shape[:2])
         return pixels
-
-    def _panes(self, row: int, picture: Any, *, is_share: bool) -> list[Pane]:
-        from torchtap.plot.explained import Pane, heading_of
-        from torchtap.plot.heat import fault_of, limits_of
-
-        layers = self.layer.split(", ") if self.num_stacked else [""]
-        arrays = self.arrays(row)
-        labels = self.tokens[row] if self.tokens else ()
-        panes = []
-        for layer, values in zip(layers, arrays, strict=True):
-            what = f"{row_title(self, row)}{f', {layer}' if layer else ''}"
-            heading = heading_of(what, values)
-            drawn = values / limits_of([values])[1] if is_share else values
-            laid = None
-            if picture is not None and values.ndim == 2 and not fault_of(values):
-                laid = _laid(drawn, picture.shape[:2])
-            beside = picture if values.ndim == 2 else None
-            panes.append(Pane(drawn, heading, laid, beside, labels))
-        return panes
 
     def _refuse_other_proportions(self, sides: tuple[int, ...]) -> None:
         if len(self.size) != 2:
@@ -412,8 +419,3 @@ def _worded(picture: Any, fault: str) -> Any:
     pen.rectangle((box[0] - 2, box[1] - 2, box[2] + 2, box[3] + 2), fill="white")
     pen.multiline_text((4, 4), text, fill="black")
     return drawn
-
-
-def panes_of(found: Map, row: int, picture: Any) -> list[Pane]:
-    """Return what a figure draws of one row of a map, beside its picture."""
-    return found._panes(row, picture, is_share=False)

@@ -54,9 +54,9 @@ def read_map(path: str | Path) -> dict[str, Any]:
             meta = opened.metadata() or {}
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
         body = json.loads(meta[_KEY])
-        found = {name: body[name] for name in _TEXTS}
-        found |= {name: _tupled(body[name]) for name in (*_LISTS, "tokens")}
-        found |= {"values": tensors["values"], "scores": tensors["scores"]}
+        texts = {name: body[name] for name in _TEXTS}
+        texts |= {name: _tupled(body[name]) for name in (*_LISTS, "tokens")}
+        texts |= {"values": tensors["values"], "scores": tensors["scores"]}
     except SafetensorError as error:
         raise InputError(f"{file} is not a safetensors file: {error}.") from error
     except (KeyError, TypeError, ValueError) as error:
@@ -64,7 +64,7 @@ def read_map(path: str | Path) -> dict[str, Any]:
             f"{file} holds no map of torchtap; expected one that Map.save wrote, with the ending "
             f".safetensors."
         ) from error
-    return {**found, "gap": tensors.get("gap")}
+    return {**texts, "gap": tensors.get("gap")}
 
 
 class _whole:

@@ -156,7 +156,7 @@ class MapValues:
         Raises:
             InputError: there are not as many.
         """
-        is_one = all(isinstance(one, str) for one in tokens)
+        is_one = all(isinstance(token, str) for token in tokens)
         rows = (tuple(map(str, tokens)),) if is_one else tuple(tuple(map(str, t)) for t in tokens)
         if self.values.dim() < 2 or len(rows) != len(self):
             raise InputError(
@@ -192,7 +192,7 @@ class MapValues:
         """Return a row's maps as float64 arrays of space alone: of each layer, channels summed."""
         values = self.values[row].detach().double()
         if self.num_stacked:
-            return [one.numpy() for one in values]
+            return [value.numpy() for value in values]
         if self.tokens or (not self.size and values.dim() == 2):
             return [token_weights(values).numpy()]
         if not self.size and is_channels_last(self.values.shape):

@@ -3,7 +3,7 @@
 Each file has a table ``SITUATIONS``: name of a message (:mod:`torchtap.failures.messages`)
 -> a :class:`~torchtap.failures.situation_row.SituationRow`, or a function where the sentence has to
 be computed. A new situation is a pattern there, a row here, and a program in
-``tests/support/error_programs``, from which ``docs/errors/`` is made.
+``tests/support/error_programs``, from which ``docs/reference/errors/`` is made.
 """
 
 from __future__ import annotations
@@ -21,22 +21,32 @@ from torchtap.failures.catalogue import (
     in_place,
     indices,
     inference,
+    layers,
     leaves,
+    loaders,
     loading,
+    loss_arguments,
     losses,
+    members,
     modules,
     none_gradients,
     normalization,
     not_tensors,
     numbers,
+    objects,
     optimizers,
     products,
+    ranks,
     refused,
     resampling,
     sequences,
     several_views,
     shapes,
     systems,
+    tensor_arguments,
+    trainings,
+    transforms,
+    values_given,
 )
 from torchtap.failures.situation_row import Situation
 
@@ -44,9 +54,10 @@ TOPICS: dict[str, dict[str, Situation]] = {
     topic.__name__.rpartition(".")[2]: topic.SITUATIONS
     for topic in (
         arguments, attention, backward, batches, compilers, creation, dtypes_and_devices, functions,
-        hooks, in_place, indices, inference, leaves, loading, losses, modules, none_gradients,
-        normalization, not_tensors, numbers, optimizers, products, refused, resampling, sequences,
-        several_views, shapes, systems,
+        hooks, in_place, indices, inference, layers, leaves, loaders, loading, loss_arguments,
+        losses, members, modules, none_gradients, normalization, not_tensors, numbers, objects,
+        optimizers, products, ranks, refused, resampling, sequences, several_views, shapes, systems,
+        tensor_arguments, trainings, transforms, values_given,
     )
 }  # fmt: skip
 """Topic, the name of its file -> its situations."""

@@ -133,9 +133,16 @@ SITUATIONS: dict[str, Situation] = {
     ),
     "no derivative": SituationRow(
         "PyTorch has no derivative of {op}.",
+        (
+            "is_distance",
+            "Of cdist with p=2, torch.cdist(a, b, compute_mode='use_mm_for_euclid_dist') has "
+            "one; with "
+            "p=1, (a[:, None] - b[None]).abs().sum(-1).",
+        ),
         "Compute it by operations that have one; for a second derivative of attention, inside "
         "torch.nn.attention.sdpa_kernel(SDPBackend.MATH).",
         _SECOND,
+        facts=lambda failure, found: {"is_distance": "cdist" in found["op"]},
     ),
     "out with grad": SituationRow(
         "{op} was given out=, which autograd cannot record, and a tensor that requires grad.",

@@ -121,6 +121,7 @@ def _turned(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         "cut": "",
         "first": "",
         "rows": "",
+        "is_single": False,
     }
     words["is_flat"] = False
     if not isinstance(given.value, Tensor) or not isinstance(target.value, Tensor):
@@ -128,6 +129,7 @@ def _turned(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     shape, wanted = list(given.value.shape), list(target.value.shape)
     words |= {"shape": shape_text(given.value), "target": shape_text(target.value)}
     words["is_flat"] = len(shape) > 1 and math.prod(shape[:-1]) == math.prod(wanted)
+    words["is_single"] = len(wanted) == len(shape) and wanted[1:2] == [1] and shape[1] > 1
     fitting = [at for at in range(len(shape)) if shape[:at] + shape[at + 1 :] == wanted]
     if len(wanted) == len(shape) - 1 and len(fitting) == 1:
         words["dim"] = str(fitting[0] if fitting[0] < len(shape) - 1 else -1)
@@ -156,7 +158,7 @@ def _weight(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     names = ("weight", "pos_weight", "target", "input")
     known = [one for one in map(failure.operand, names) if isinstance(one.value, Tensor)]
     every = [one for one in [*known, *failure.tensors] if dtype_text(one.value) == given]
-    name = failure.name_of(every[0]) if every else "one of the operands"
+    name = failure.name_of(every[0]) if every else "x"
     return {
         "name": name,
         "wanted_word": wanted,
@@ -178,7 +180,19 @@ def _binary_size(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         "is_column": is_column,
         "is_row": is_row,
         "is_turned": has_as_many and not is_column and not is_row,
+        **_classes_given(a, b),
     }
+
+
+def _classes_given(scores: Any, target: Any) -> Mapping[str, Any]:
+    """Say whether a target has a whole number for each row of several scores."""
+    is_pair = isinstance(scores, Tensor) and isinstance(target, Tensor)
+    if not is_pair or scores.dim() != 2 or target.numel() != len(scores) or scores.shape[1] < 2:
+        return {"classes": "", "is_class": False}
+    known = bounds_of(target)
+    is_whole = not target.is_floating_point() or bool((target == target.round()).all())
+    is_class = is_whole and known is not None and known[0] >= 0 and known[1] < scores.shape[1]
+    return {"classes": str(scores.shape[1]), "is_class": is_class}
 
 
 def _probabilities(failure: Failure, found: re.Match[str]) -> Explanation:
@@ -319,6 +333,7 @@ SITUATIONS: dict[str, Situation] = {
     "target of another size": SituationRow(
         "The loss takes the classes of {source} ({shape}) in dimension 1, and the other dimensions "
         "have to be those of {name} ({target}).",
+        ("is_single", "Take its dimension of one away: {name_it}.squeeze(1)."),
         ("dim", "Move the classes behind the batch: {source_it}.movedim({dim}, 1)."),
         (
             "cut",
@@ -359,6 +374,17 @@ SITUATIONS: dict[str, Situation] = {
             "is_turned",
             "Bring them to one shape, if the elements stand in one order: "
             "{name_it}.reshape({source_it}.shape).",
+        ),
+        (
+            "is_class",
+            "If it holds the number of a class for each row, the loss of classes takes it: "
+            "F.cross_entropy({source}, {name_it}.flatten().long()), of scores without a sigmoid or "
+            "softmax before.",
+        ),
+        (
+            "is_class",
+            "Or give each class a place of its own: F.one_hot({name_it}.flatten().long(), "
+            "{classes}).float().",
         ),
         ("has_others", "Give a target of the shape of the input: one number for each output."),
         about="input, target",

@@ -30,6 +30,9 @@ def _no_forward(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
 
 def _attribute(failure: Failure, found: re.Match[str]) -> Explanation:
     name = found["name"]
+    unmade = _before_init(failure)
+    if unmade is not None:
+        return unmade
     owner = failure.frames[-1].owner if failure.frames[-1].is_torch else None
     known, where, ways = dir(Tensor), "", []
     if isinstance(owner, nn.Module):
@@ -50,6 +53,18 @@ def _attribute(failure: Failure, found: re.Match[str]) -> Explanation:
         tuple(ways) or ("Check the name in PyTorch's documentation.",),
         (),
         where,
+    )
+
+
+def _before_init(failure: Failure) -> Explanation | None:
+    """The explanation, where a module lacks all that nn.Module.__init__ makes."""
+    owner = failure.frames[-1].owner if failure.frames[-1].is_torch else None
+    if not isinstance(owner, nn.Module) or "_modules" in vars(owner):
+        return None
+    return Explanation(
+        f"{type(owner).__name__}.__init__ did not call that of nn.Module, which makes the module's "
+        "lists of parameters, modules and hooks.",
+        ("Call super().__init__() on the first line of __init__.",),
     )
 
 
@@ -176,6 +191,8 @@ def _made_a_tensor(failure: Failure) -> str:
     is_list = type(held) in (list, tuple) and any(
         isinstance(one, Tensor) or one is MISSING for one in held
     )
+    if is_list and any(isinstance(one, int | float) for one in held):
+        return ""
     return written(node.args[0], frame.file) if is_maker and is_list else ""
 
 

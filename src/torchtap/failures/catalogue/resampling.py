@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from torchtap.failures.failure import Failure
+from torchtap.failures.parsed_source import written
 from torchtap.failures.situation_row import Situation, SituationRow
 
 
@@ -19,7 +21,8 @@ def _resized(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     mode = failure.operand("mode").value
     wanted = _DIMENSIONS.get(mode, 0) if isinstance(mode, str) else 0
     is_colored = asked == 3 == dims - 1 and wanted in (0, dims) and sizes[-1] in ("1", "3", "4")
-    is_single = dims == asked + 1 and wanted != dims and not is_colored
+    is_volume = dims == 4 and asked == 3
+    is_single = dims == asked + 1 and wanted != dims and not is_colored and not is_volume
     second = _channel_second(value) if is_single else {}
     return {
         "dims": dims,
@@ -29,6 +32,8 @@ def _resized(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         "without": f"({', '.join(sizes[:-1])})",
         "is_second": False,
         "is_single": is_single and not second,
+        "is_volume": is_volume and not is_colored,
+        "sides": f"({', '.join(sizes[-2:])})",
         **second,
     }
 
@@ -55,6 +60,41 @@ def _mode(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     return {"is_second": False, "is_single": is_single and not second, **second}
 
 
+def _points(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    """Say which dimension a grid or a picture lacks, where its other sizes tell."""
+    picture, grid = ([int(one) for one in re.findall(r"\d+", found[key])] for key in _BOTH)
+    is_less = len(grid) == len(picture) - 1
+    has_batch = is_less and grid[0] == picture[0]
+    return {
+        "is_list": has_batch,
+        "is_shared": is_less and (not has_batch or picture[0] == 1 == grid[0]),
+        "is_single": len(picture) == len(grid) - 1,
+        "count": len(picture) - 2,
+        "ones": ", None" * (len(picture) - 3),
+    }
+
+
+def _second_argument(failure: Failure) -> str:
+    node = None if failure.user is None else failure.user.expression
+    is_there = isinstance(node, ast.Call) and len(node.args) > 1
+    return written(node.args[1]) if is_there else "n"  # type: ignore[union-attr]
+
+
+def _matrix(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    given = [int(one) for one in re.findall(r"\d+", found["given"])]
+    wanted = [int(one) for one in found["wanted"].split("x")[1:]]
+    return {
+        "is_square": given[-2:] == [wanted[1], wanted[1]] and len(given) == 3,
+        "is_single": given == wanted,
+    }
+
+
+def _padded(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    count, dims = int(found["count"]), int(found["dims"])
+    return {"is_less": count == 2 * dims, "is_more": dims - 2 > count // 2}
+
+
+_BOTH = ("input", "grid")
 _DIMENSIONS = {"linear": 3, "bilinear": 4, "bicubic": 4, "trilinear": 5}
 """How many dimensions a mode of F.interpolate takes, with batch and channels."""
 _SECOND = (
@@ -77,6 +117,15 @@ SITUATIONS: dict[str, Situation] = {
             "is_single",
             "Give it a batch of one and take that away again: F.interpolate({name_it}.unsqueeze(0),"
             " ...)[0].",
+        ),
+        (
+            "is_volume",
+            "If it is a batch of pictures, give the size of the two sides: size={sides}.",
+        ),
+        (
+            "is_volume",
+            "If it is one volume, [channels, depth, height, width], give it a batch of one: "
+            "F.interpolate({name_it}.unsqueeze(0), ...)[0].",
         ),
         "Give one number for each dimension behind [batch, channels].",
         about="input",
@@ -116,5 +165,80 @@ SITUATIONS: dict[str, Situation] = {
         "Pad less than the size of that dimension, or with another mode: mode='replicate' or "
         "'constant'.",
         about="input",
+    ),
+    "dimensions of a picture": SituationRow(
+        "F.interpolate takes [batch, channels, ...], and {name} has {given} dimensions.",
+        "Give it a batch and a channel and take them away again: F.interpolate({name_it}[None, "
+        "None], ...)[0, 0].",
+        about="input",
+    ),
+    "neither size": SituationRow(
+        "F.interpolate was told neither size nor scale_factor.",
+        "Say one of the two: size=(height, width), or scale_factor=2.",
+    ),
+    "corners of a mode": SituationRow(
+        "align_corners is a choice of the modes that interpolate, and mode={mode!r} copies.",
+        "Leave align_corners out.",
+        "If it is to interpolate, say how: mode='bilinear'.",
+        facts=lambda failure, found: {"mode": failure.operand("mode").value},
+    ),
+    "number of scales": SituationRow(
+        "scale_factor has other numbers than dimensions that are resized: {scales} for {given}.",
+        "Give one number for each of {given}, without batch and channels, or one for all.",
+        about="input",
+    ),
+    "dimensions of a grid": SituationRow(
+        "grid_sample takes a grid of as many dimensions as its input, and got {grid} for {input}: "
+        "[batch, ..., {count}], with the places as rows and columns.",
+        (
+            "is_list",
+            "If each sample has a list of points, make it a column: grid[:, :{ones}], and take the "
+            "dimension away from the output: .squeeze(-1).",
+        ),
+        (
+            "is_shared",
+            "If all samples have one grid, give it the batch: grid[None].expand(len({name_it}), "
+            "*grid.shape).",
+        ),
+        ("is_single", "Give the input a batch: {name_it}.unsqueeze(0)."),
+        about="input, grid",
+        facts=_points,
+    ),
+    "matrix of a grid": SituationRow(
+        "affine_grid takes one matrix for each sample, {wanted}, and got {given}.",
+        ("is_square", "Leave the last row out, which is 0 and 1: theta[:, :-1]."),
+        ("is_single", "Give it a batch: theta[None]."),
+        "Give theta of [batch, {wanted_rest}].",
+        about="theta",
+        facts=lambda failure, found: {
+            **_matrix(failure, found),
+            "wanted_rest": found["wanted"][2:].replace("x", ", "),
+        },
+    ),
+    "padding of a mode": SituationRow(
+        "A padding that reflects or repeats takes [batch, channels, ...] in front of what is "
+        "padded: {count} numbers do not go with {dims} dimensions.",
+        (
+            "is_less",
+            "Give the tensor a channel and take it away again: F.pad({name_it}[None], ...)[0].",
+        ),
+        (
+            "is_more",
+            "Say all dimensions behind [batch, channels], 0 for those that stay: (left, right, 0, "
+            "0).",
+        ),
+        about="input",
+        facts=_padded,
+    ),
+    "half a pair": SituationRow(
+        "F.pad takes two numbers for each dimension, before and behind, the last dimension first.",
+        "Give pairs: (left, right) for the last dimension, (left, right, top, bottom) for two.",
+        about="input",
+    ),
+    "padding of one number": SituationRow(
+        "F.pad takes two numbers for each dimension that is padded, and got one number.",
+        "Say both sides of each: ({count},) * 2 for the last dimension, ({count},) * 4 for "
+        "height and width.",
+        facts=lambda failure, found: {"count": _second_argument(failure)},
     ),
 }

@@ -84,13 +84,15 @@ class Drawing:
 def draw(picture: Picture) -> Drawing:
     """Place all that a picture shows."""
     lines = [_lines(box) for box in picture.boxes]
-    widths = [_width(one) for one in lines]
-    forward = [(min(one.start, one.end), max(one.start, one.end)) for one in picture.arrows]
-    found = lay_out(len(picture.boxes), forward, widths, _around_frames(picture, forward))
-    heads = _heading(picture, max(found.width, 460.0))
+    widths = [_width(line) for line in lines]
+    forward = [
+        (min(arrow.start, arrow.end), max(arrow.start, arrow.end)) for arrow in picture.arrows
+    ]
+    layout = lay_out(len(picture.boxes), forward, widths, _around_frames(picture, forward))
+    heads = _heading(picture, max(layout.width, 460.0))
     top = _MARGIN + LINE * (len(heads) + 0.6)
-    tall = [0.0] * found.num_ranks
-    for box, (_, rank) in zip(lines, found.places, strict=True):
+    tall = [0.0] * layout.num_ranks
+    for box, (_, rank) in zip(lines, layout.places, strict=True):
         tall[rank] = max(tall[rank], len(box) * LINE + _PAD)
     rows = [top]
     for height in tall:
@@ -98,14 +100,14 @@ def draw(picture: Picture) -> Drawing:
     boxes = [
         DrawnBox(_MARGIN + x - wide / 2, rows[rank], wide, len(text) * LINE + _PAD, text, box)
         for (x, rank), wide, text, box in zip(
-            found.places, widths, lines, picture.boxes, strict=True
+            layout.places, widths, lines, picture.boxes, strict=True
         )
     ]
-    arrows = [_arrow(one, boxes, found, rows, tall) for one in picture.arrows]
+    arrows = [_arrow(arrow, boxes, layout, rows, tall) for arrow in picture.arrows]
     frames = tuple(_frames(picture, boxes))
     texts = (*heads, *_types(picture, boxes))
-    reached = (one.x + one.width - _MARGIN for one in frames)
-    width = max([found.width, *(_reach(one) for one in texts), *reached]) + 2 * _MARGIN
+    reached = (frame.x + frame.width - _MARGIN for frame in frames)
+    width = max([layout.width, *(_reach(one) for one in texts), *reached]) + 2 * _MARGIN
     legend = tuple(_legend(picture, rows[-1], width))
     bottom = max((y for _, y, _ in legend), default=rows[-1]) + _LEGEND
     return Drawing(

@@ -13,7 +13,7 @@ def merged_notes(ranks: Iterable[StepNotes]) -> StepNotes:
     Ranks that name the very same samples have worked on the same part of the batch, as those of
     tensor parallelism do; their ids are taken once. The last rank's labels count where they differ.
     """
-    found = StepNotes()
+    merged = StepNotes()
     seen: dict[int, set[tuple[int | str, ...]]] = {}
     ends: dict[int, float] = {}
     for notes in ranks:
@@ -23,5 +23,5 @@ def merged_notes(ranks: Iterable[StepNotes]) -> StepNotes:
             is_new = tuple(ids) not in known
             known.add(tuple(ids))
             ends[step] = max(ends.get(step, time), time)
-            found.note(step, ends[step], ids if is_new else (), labels)
-    return found
+            merged.note(step, ends[step], ids if is_new else (), labels)
+    return merged

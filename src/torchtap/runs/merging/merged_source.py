@@ -10,12 +10,12 @@ from typing import TypeVar
 
 from torchtap.core.absence import WHOLE_RUN, Absence
 from torchtap.core.record import said_steps
-from torchtap.runs.merging.findings import Findings
+from torchtap.runs.merging.merge_absences import MergeAbsences
 from torchtap.runs.merging.merged_notes import merged_notes
+from torchtap.runs.merging.placement_rules import said_ranks
 from torchtap.runs.merging.rank_numbers import RankNumbers, numbers_of_ranks
 from torchtap.runs.merging.rank_runs import RankRun, check, common_steps, runs_of_ranks
 from torchtap.runs.merging.record_merge import RecordMerge
-from torchtap.runs.merging.rules import said_ranks
 from torchtap.runs.merging.series_merge import SeriesMerge
 from torchtap.runs.merging.stages import Stages, stages_of
 from torchtap.runs.meta import Meta
@@ -74,22 +74,22 @@ def merge_sources(
     missing = check(runs, allow_missing=allow_missing)
     pipeline = stages_of(runs, missing, asked=stages)
     held = {run.rank: run.contents for run in runs}
-    steps, findings = common_steps(runs, every=every_step), Findings()
+    steps, problems = common_steps(runs, every=every_step), MergeAbsences()
     if missing:
-        findings.refuse(WHOLE_RUN, f"{said_ranks(missing)} of {runs[0].meta.world_size}: not given")
-    _note_steps(runs, steps, findings)
-    records = RecordMerge(held, steps, pipeline, findings).merge()
+        problems.refuse(WHOLE_RUN, f"{said_ranks(missing)} of {runs[0].meta.world_size}: not given")
+    _note_steps(runs, steps, problems)
+    records = RecordMerge(held, steps, pipeline, problems).merge()
     measured = {rank: one.series for rank, one in held.items()}
-    series = SeriesMerge(measured, steps, pipeline, findings).merge()
-    series.evaluation = _evaluation(measured, pipeline, findings)
+    series = SeriesMerge(measured, steps, pipeline, problems).merge()
+    series.evaluation = _evaluation(measured, pipeline, problems)
     numbers = numbers_of_ranks(held, steps)
-    absent = [*findings.absent, *_absent_of(runs)]
-    told = (absent, _scalars(runs), numbers, tuple(findings.in_order), runs)
+    absent = [*problems.absent, *_absent_of(runs)]
+    told = (absent, _scalars(runs), numbers, tuple(problems.in_order), runs)
     return MergedSource(records, _meta(runs), series, *told)
 
 
 def _evaluation(
-    measured: Mapping[int, Series], pipeline: Stages, findings: Findings
+    measured: Mapping[int, Series], pipeline: Stages, problems: MergeAbsences
 ) -> Series | None:
     """Merge the series of evaluation forwards, in the steps in which all ranks have some."""
     there = {rank: one.evaluation for rank, one in measured.items() if one.evaluation is not None}
@@ -100,8 +100,8 @@ def _evaluation(
     others = sorted(set.union(*own) - set(steps))
     if others:
         said = f"evaluation forwards in {said_steps(others)} were not on all ranks: left out"
-        findings.refuse(WHOLE_RUN, said)
-    return SeriesMerge(there, steps, pipeline, findings).merge() if steps else None
+        problems.refuse(WHOLE_RUN, said)
+    return SeriesMerge(there, steps, pipeline, problems).merge() if steps else None
 
 
 def _scalars(runs: Sequence[RankRun]) -> Scalars:
@@ -114,7 +114,7 @@ def _scalars(runs: Sequence[RankRun]) -> Scalars:
             if name in run.source.scalars.names
         }
         first, *others = own.values()
-        is_same = all(one == first for one in others)
+        is_same = all(other == first for other in others)
         for step in sorted(set().union(*own.values())):
             numbers = {rank: one[step] for rank, one in own.items() if step in one}
             if len(numbers) == len(own):
@@ -141,31 +141,31 @@ def _meta(runs: Sequence[RankRun]) -> Meta:
         modes=_union(meta.modes for meta in every),
         requires_grad=_union(meta.requires_grad for meta in every),
         settings=_union(meta.settings for meta in every),
-        optimizers=_distinct(one for meta in every for one in meta.optimizers),
+        optimizers=_distinct(optimizer for meta in every for optimizer in meta.optimizers),
         foreign_steps=any(meta.foreign_steps for meta in every),
         order=_distinct(path for meta in every for path in meta.order),
-        findings=_distinct(one for meta in every for one in meta.findings),
+        findings=_distinct(finding for meta in every for finding in meta.findings),
     )
 
 
 def _distinct(entries: Iterable[T]) -> tuple[T, ...]:
-    """Each entry once; those of a file have no hash."""
-    found: list[T] = []
-    for one in entries:
-        if one not in found:
-            found.append(one)
-    return tuple(found)
+    """Return each entry once; those of a file have no hash."""
+    distinct: list[T] = []
+    for entry in entries:
+        if entry not in distinct:
+            distinct.append(entry)
+    return tuple(distinct)
 
 
 def _union(tables: Iterable[Mapping[str, T]]) -> dict[str, T]:
-    """The entries of all, each as the first table has it."""
-    found: dict[str, T] = {}
+    """Return the entries of all, each as the first table has it."""
+    union: dict[str, T] = {}
     for table in tables:
-        found |= {path: entry for path, entry in table.items() if path not in found}
-    return found
+        union |= {path: entry for path, entry in table.items() if path not in union}
+    return union
 
 
-def _note_steps(runs: Sequence[RankRun], steps: Sequence[int], findings: Findings) -> None:
+def _note_steps(runs: Sequence[RankRun], steps: Sequence[int], problems: MergeAbsences) -> None:
     """Say which steps are left out, because some ranks lack them."""
     lacking: dict[tuple[int, ...], list[int]] = {}
     own = {run.rank: set(run.contents.steps) for run in runs}
@@ -175,20 +175,20 @@ def _note_steps(runs: Sequence[RankRun], steps: Sequence[int], findings: Finding
         lacking.setdefault(ranks, []).append(step)
     for ranks, missed in lacking.items():
         verb = "lacks" if len(ranks) == 1 else "lack"
-        findings.refuse(WHOLE_RUN, f"{said_ranks(ranks)} {verb} {said_steps(missed)}: left out")
+        problems.refuse(WHOLE_RUN, f"{said_ranks(ranks)} {verb} {said_steps(missed)}: left out")
 
 
 def _absent_of(runs: Sequence[RankRun]) -> list[Absence]:
     """Return the absences of all ranks, each once; those of some ranks say which."""
-    found: dict[Absence, list[int]] = {}
+    ranks_of: dict[Absence, list[int]] = {}
     for run in runs:
         for absence in dict.fromkeys(run.source.absent):
-            found.setdefault(absence, []).append(run.rank)
+            ranks_of.setdefault(absence, []).append(run.rank)
     return [
         absence
         if len(ranks) == _num_having(absence.site.path, runs)
         else Absence(absence.site, f"{absence.reason} (on {said_ranks(ranks)})")
-        for absence, ranks in found.items()
+        for absence, ranks in ranks_of.items()
     ]
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torchtap.core.placement import Axis
-from torchtap.runs.merging.rules import NO_PLACE, Coordinate, Refused, fold
+from torchtap.runs.merging.placement_rules import NO_PLACE, Coordinate, Refused, fold
 from torchtap.runs.records import Fact, Places, Records
 from torchtap.runs.store.index import DTYPES, Index, Tables
 
@@ -27,7 +27,7 @@ class FactTable:
     _known: dict[Fact, int] = field(default_factory=dict)
 
     def number(self, fact: Fact) -> int:
-        """The number of one, which is new or not."""
+        """Return the number of one, which is new or not."""
         number = self._known.setdefault(fact, len(self.facts))
         if number == len(self.facts):
             self.facts.append(fact)
@@ -35,19 +35,19 @@ class FactTable:
 
     def of(self, records: Records, places: Places) -> Column:
         """The numbers of some records; of values on disk without looking at them one by one."""
-        index, fact = records.kept.entries, records.kept.fact
+        index, fact = records.values.entries, records.values.fact
         if index is None:
             return np.array([self.number(fact(place)) for place in places.tolist()], int)
         columns = [np.asarray(index.columns[name][places]) for name in ("dtype", "shape", "nbytes")]
         if not len(places):
             return np.zeros(0, dtype=np.int64)
-        if all((one == one[0]).all() for one in columns):  # As of nearly every site.
+        if all((column == column[0]).all() for column in columns):  # As of nearly every site.
             return np.full(len(places), self.number(fact(int(places[0]))), dtype=np.int64)
-        rows = np.stack([one.astype(np.int64) for one in columns], axis=1)
+        rows = np.stack([column.astype(np.int64) for column in columns], axis=1)
         _, first, which = np.unique(rows, axis=0, return_index=True, return_inverse=True)
         numbers = [self.number(fact(place)) for place in places[first].tolist()]
-        found: Column = np.array(numbers, dtype=np.int64)[which.reshape(-1)]
-        return found
+        facts: Column = np.array(numbers, dtype=np.int64)[which.reshape(-1)]
+        return facts
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +64,15 @@ class Cut:
     shards: Mapping[Coordinate, tuple[int, Places]]
 
     def value(self, row: int, records: Sequence[Records]) -> Tensor:
-        """One whole value."""
+        """Return one whole value."""
         parts = {
             where: records[rank][int(places[row])].value
             for where, (rank, places) in self.shards.items()
         }
-        return fold(parts, self.axes, joined)
+        return fold(parts, self.axes, joined_shards)
 
     def facts(self, records: Sequence[Records], table: FactTable) -> Column:
-        """The dtype and shape of each whole value, by number.
+        """Return the dtype and shape of each whole value, by number.
 
         Raises:
             Refused: the shards do not fit together.
@@ -85,11 +85,11 @@ class Cut:
             shards = [table.facts[number] for number in kind]
             whole = fold(dict(zip(self.shards, shards, strict=True)), self.axes, _joined_fact)
             wholes.append(table.number(whole))
-        found: Column = np.array(wholes, dtype=np.int64)[which.reshape(-1)]
-        return found
+        codes: Column = np.array(wholes, dtype=np.int64)[which.reshape(-1)]
+        return codes
 
 
-def joined(parts: list[Tensor], axis: Axis) -> Tensor:
+def joined_shards(parts: list[Tensor], axis: Axis) -> Tensor:
     """Shards along one dim of the mesh, in their order, as one tensor.
 
     Raises:
@@ -104,13 +104,13 @@ def joined(parts: list[Tensor], axis: Axis) -> Tensor:
 
 
 def _joined_fact(parts: list[Fact], axis: Axis) -> Fact:
-    """Join dtypes and shapes alone, as :func:`joined` joins values."""
+    """Join dtypes and shapes alone, as :func:`joined_shards` joins values."""
     if axis.dim is None:
         raise Refused(NO_PLACE)
     try:
-        whole = torch.cat([_blank(one) for one in parts], axis.dim)
+        whole = torch.cat([_blank(part) for part in parts], axis.dim)
     except RuntimeError as error:
-        raise _unlike([one.shape for one in parts]) from error
+        raise _unlike([part.shape for part in parts]) from error
     return Fact(str(whole.dtype).removeprefix("torch."), tuple(whole.shape), whole.nbytes)
 
 
@@ -162,11 +162,11 @@ class MergedValues:
     def __getitem__(self, place: Any) -> Any:
         owner, where = int(self._owners[place]), int(self._places[place])
         if owner >= 0:
-            return self._records[owner].kept[where]
+            return self._records[owner].values[where]
         return self._cuts[-1 - owner].value(where, self._records)
 
     def in_order(self, places: Sequence[int]) -> Iterator[Any]:
-        """Some of them, one after the other."""
+        """Return some of them, one after the other."""
         return (self[place] for place in places)
 
     def gather(self, places: Any, within: Any) -> Tensor | None:
@@ -179,9 +179,9 @@ class MergedValues:
         owner = int(self._owners[places[0]])
         if owner < 0 or (self._owners[places] != owner).any():
             return None
-        stored = getattr(self._records[owner].kept, "gather", None)
-        found: Tensor | None = stored and stored(self._places[places], within)
-        return found
+        stored = getattr(self._records[owner].values, "gather", None)
+        values: Tensor | None = stored and stored(self._places[places], within)
+        return values
 
     def fact(self, place: int) -> Fact:
         """Dtype, shape and bytes of a value, without reading it."""
@@ -196,7 +196,7 @@ class MergedValues:
     @property
     def entries(self) -> Index | None:
         """The index, as far as lists of a run need it; ``None`` where values are in memory."""
-        if any(one.kept.entries is None for one in self._records):
+        if any(record.values.entries is None for record in self._records):
             return None
         columns, tables = self._index
         dtypes: dict[str, int] = {}

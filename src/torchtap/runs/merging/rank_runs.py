@@ -9,7 +9,7 @@ from typing import NamedTuple
 from torchtap.core.errors import InputError, RunError
 from torchtap.core.record import steps_there
 from torchtap.runs.contents import Contents
-from torchtap.runs.merging.rules import Ranks, said_ranks
+from torchtap.runs.merging.placement_rules import Ranks, said_ranks
 from torchtap.runs.meta import Meta
 from torchtap.runs.source import Source
 from torchtap.stats.catalogue.protocol import are_alike
@@ -23,17 +23,17 @@ class RankRun(NamedTuple):
 
     @property
     def source(self) -> Source:
-        """The source that the run is read from."""
+        """Return the source that the run is read from."""
         return self.contents.source
 
     @property
     def meta(self) -> Meta:
-        """The metadata of the run."""
+        """Return the metadata of the run."""
         return self.contents.meta
 
     @property
     def rank(self) -> int:
-        """The number of the rank."""
+        """Return the number of the rank."""
         return self.meta.rank or 0
 
     def __str__(self) -> str:
@@ -49,10 +49,10 @@ def runs_of_ranks(named: Iterable[tuple[str, Source]]) -> list[RankRun]:
     Raises:
         InputError: there is none, or one that is no run of one rank among several.
     """
-    found = [RankRun(name, Contents(one, one.records, one.series)) for name, one in named]
-    if not found:
+    runs = [RankRun(name, Contents(one, one.records, one.series)) for name, one in named]
+    if not runs:
         raise InputError("There is no run to merge; expected one of each rank.")
-    for one in found:
+    for one in runs:
         if one.meta.rank is None:
             raise InputError(f"{one.name} was merged already; expected the run of one rank.")
         if one.meta.world_size == 1 and not one.meta.modules:
@@ -65,7 +65,7 @@ def runs_of_ranks(named: Iterable[tuple[str, Source]]) -> list[RankRun]:
                 f"{one.name} is of a single process, and there is nothing to merge. Watch after "
                 f"torch.distributed.init_process_group, so that the run knows its rank."
             )
-    return sorted(found, key=lambda one: one.rank)
+    return sorted(runs, key=lambda one: one.rank)
 
 
 # ---------------------------------------------------------------------- of one training?

@@ -24,20 +24,20 @@ from torchtap.core.ports import FLOW_PORTS
 from torchtap.core.record import UNVERSIONED
 from torchtap.core.site import Site
 from torchtap.runs.contents import Contents
-from torchtap.runs.merging.findings import Findings
 from torchtap.runs.merging.matching import match
+from torchtap.runs.merging.merge_absences import MergeAbsences
 from torchtap.runs.merging.merged_values import Cut, FactTable, MergedValues
-from torchtap.runs.merging.replicas import Replicas
-from torchtap.runs.merging.row_comparison import ONE_OF_EQUAL
-from torchtap.runs.merging.rules import (
+from torchtap.runs.merging.placement_rules import (
     NO_PLACE,
+    MergeRule,
     Refused,
-    Rule,
     Whole,
     of_the_whole,
     rule_of,
     said_ranks,
 )
+from torchtap.runs.merging.replicas import Replicas
+from torchtap.runs.merging.row_comparison import ONE_OF_EQUAL
 from torchtap.runs.merging.stages import Stages
 from torchtap.runs.records import Records
 from torchtap.runs.store.index import Tables
@@ -82,7 +82,7 @@ class _Numbered:
     entries: list[tuple[str, ...]] = field(default_factory=lambda: [()])
 
     def number(self, labels: tuple[str, ...]) -> int:
-        """The number of some labels, which are new or not."""
+        """Return the number of some labels, which are new or not."""
         if labels not in self.entries:
             self.entries.append(labels)
         return self.entries.index(labels)
@@ -95,7 +95,7 @@ class RecordMerge:
         sources: rank -> what it kept.
         steps: those that all ranks have.
         stages: of a pipeline, and how the ranks of each share the work.
-        findings: takes what is not as it should be.
+        problems: takes what is not as it should be.
     """
 
     def __init__(
@@ -103,10 +103,10 @@ class RecordMerge:
         sources: Mapping[int, Contents],
         steps: Sequence[int],
         stages: Stages,
-        findings: Findings,
+        problems: MergeAbsences,
     ) -> None:
         self._stages = stages
-        self._findings = findings
+        self._problems = problems
         self._steps = np.asarray(steps, dtype=np.int64)
         self._matched = match(sources, steps)
         self._places_of_ranks = {rank: n for n, rank in enumerate(self._matched.ranks)}
@@ -117,13 +117,13 @@ class RecordMerge:
         self._table = FactTable()
 
     def merge(self) -> Records:
-        """The records of the whole, step by step."""
+        """Return the records of the whole, step by step."""
         chunks: list[_Chunk] = []
         for site, keys in zip(self._matched.sites, self._keys, strict=True):
             try:
                 chunks += self._merge_site(site, keys)
             except Refused as refused:
-                self._findings.refuse(site, str(refused))
+                self._problems.refuse(site, str(refused))
         return self._joined(chunks)
 
     # ------------------------------------------------------------------ one site
@@ -140,30 +140,32 @@ class RecordMerge:
         rule = rule_of(site, labels, ranks)
         self._note_lacking(site, rule, keys, orders)
         replicas = Replicas(matched, self._places_of_ranks, keys, orders)
-        found: list[tuple[int, Whole, Column]] = []
+        parts: list[tuple[int, Whole, Column]] = []
         left_out: set[int] = set()
         for part, whole in enumerate(rule.wholes):
             chosen, differing = replicas.compare(whole)
+            # Where no placement was recorded, values that differ may be shards, and nothing tells
+            # of which dim.
             if differing and not whole.is_told:
                 raise Refused(NO_PLACE)
             if differing:
                 numbers = sorted(differing)
                 steps = self._steps[numbers].tolist()
-                self._findings.differ(site, differing[numbers[0]](), steps)
+                self._problems.differ(site, differing[numbers[0]](), steps)
                 left_out |= differing.keys()
-            found.append((part, whole, chosen))
+            parts.append((part, whole, chosen))
         if left_out:
             is_out = np.isin(matched.columns["step"][keys], list(left_out))
-            found = [(part, whole, chosen[~is_out[chosen]]) for part, whole, chosen in found]
+            parts = [(part, whole, chosen[~is_out[chosen]]) for part, whole, chosen in parts]
         return [
             self._chunk(
                 site, rule, part, whole, keys=keys[chosen], orders=orders[:, chosen], stage=stage
             )
-            for part, whole, chosen in found
+            for part, whole, chosen in parts
             if len(chosen)
         ]
 
-    def _note_lacking(self, site: Site, rule: Rule, keys: Column, orders: Column) -> None:
+    def _note_lacking(self, site: Site, rule: MergeRule, keys: Column, orders: Column) -> None:
         """Say where a part has no value of a step, and others have."""
         if (orders >= 0).all():
             return
@@ -174,7 +176,7 @@ class RecordMerge:
             rows = [self._places_of_ranks[rank] for rank in ranks if rank in self._places_of_ranks]
             own.append(np.unique(steps[(orders[rows] >= 0).any(axis=0)]))
         every = np.unique(np.concatenate(own)) if own else np.zeros(0, np.int64)
-        self._findings.lack(
+        self._problems.lack(
             site,
             {
                 rank: self._steps[np.setdiff1d(every, there)].tolist()
@@ -186,7 +188,7 @@ class RecordMerge:
     def _chunk(
         self,
         site: Site,
-        rule: Rule,
+        rule: MergeRule,
         part: int,
         whole: Whole,
         *,
@@ -194,20 +196,23 @@ class RecordMerge:
         orders: Column,
         stage: int,
     ) -> _Chunk:
-        """The records of one part of the batch, made of those of its ranks."""
+        """Return the records of one part of the batch, made of those of its ranks."""
         matched = self._matched
         rank = self._places_of_ranks[whole.ranks[0]]
         places = matched.places(rank, orders[rank])
         records, owner, versions = matched.held[rank].records, rank, None
         if whole.axes:
             facts = self._cut(whole, orders)
+            # A negative owner is a cut: its values are joined of several ranks when they are read.
             owner, places = -len(self._cuts), np.arange(len(keys))
         else:
             facts = self._table.of(records, places)
-            if records.kept.entries is None:
+            if records.values.entries is None:
                 versions = records.column_at("version", places)
         calls = matched.columns["call"][keys]
         if len(rule.wholes) > 1:
+            # Each rank of data parallelism counts its calls from 0; in the whole, those of a rank
+            # follow those of the ranks before it.
             calls = calls + self._calls_before(rule, part, site, keys)
         labels = self._labels_of(rule, whole, rank, orders[rank])
         own = orders[rank]
@@ -235,7 +240,7 @@ class RecordMerge:
         self._cuts.append(cut)
         return facts
 
-    def _labels_of(self, rule: Rule, whole: Whole, rank: int, orders: Column) -> Column:
+    def _labels_of(self, rule: MergeRule, whole: Whole, rank: int, orders: Column) -> Column:
         distinct, which = self._matched.held[rank].labels_of_each(orders)
         numbers = []
         for labels in distinct:
@@ -245,57 +250,59 @@ class RecordMerge:
             if len(rule.wholes) > 1:
                 labels = (*labels, said_ranks(whole.ranks))
             numbers.append(self._labels.number(labels))
-        found: Column = np.array(numbers, dtype=np.int32)[which]
-        return found
+        codes: Column = np.array(numbers, dtype=np.int32)[which]
+        return codes
 
     # ------------------------------------------------------------------ numbers of calls
 
-    def _calls_before(self, rule: Rule, part: int, site: Site, keys: Column) -> Column:
+    def _calls_before(self, rule: MergeRule, part: int, site: Site, keys: Column) -> Column:
         """Return how many calls of this module, step and phase the parts before this one have."""
         numbers = self._calls_of(site.path)
         flat = self._moments(keys)
-        found: Column = np.zeros(len(keys), dtype=np.int64)
+        before: Column = np.zeros(len(keys), dtype=np.int64)
         for whole in rule.wholes[:part]:
             rows = [self._places_of_ranks[rank] for rank in whole.ranks]
-            found += numbers[rows].max(axis=0)[flat]
-        return found
+            # The ranks of one part ran the same calls; where one lacks some, the others tell.
+            before += numbers[rows].max(axis=0)[flat]
+        return before
 
     def _calls_of(self, path: str) -> Column:
-        """``int64[ranks, steps * phases]``: how many calls of a module each rank has."""
+        """Return ``int64[ranks, steps * phases]``: how many calls of a module each rank has."""
         if path not in self._num_calls:
             num = len(self._steps) * len(self._matched.phases)
-            found = np.zeros((len(self._matched.ranks), num), dtype=np.int64)
+            num_calls = np.zeros((len(self._matched.ranks), num), dtype=np.int64)
             for number in self._flow_sites.get(path, ()):
                 keys = self._keys[number]
                 calls, flat = self._matched.columns["call"][keys] + 1, self._moments(keys)
                 orders = self._matched.orders[:, keys]
-                for row, own in zip(found, orders, strict=True):
+                for row, own in zip(num_calls, orders, strict=True):
                     is_there = own >= 0
+                    # Call numbers count from 0, so the largest and one more is how many there were.
                     np.maximum.at(row, flat[is_there], calls[is_there])
-            self._num_calls[path] = found
+            self._num_calls[path] = num_calls
         return self._num_calls[path]
 
     @cached_property
     def _flow_sites(self) -> dict[str, list[int]]:
         """Path -> the numbers of its sites through which values and gradients flow."""
-        found: dict[str, list[int]] = {}
+        flow: dict[str, list[int]] = {}
         for number, site in enumerate(self._matched.sites):
             if site.port in FLOW_PORTS:
-                found.setdefault(site.path, []).append(number)
-        return found
+                flow.setdefault(site.path, []).append(number)
+        return flow
 
     def _moments(self, keys: Column) -> Column:
-        """A number for step and phase of each key."""
+        """Return a number for step and phase of each key."""
         columns, num_phases = self._matched.columns, len(self._matched.phases)
-        found: Column = columns["step"][keys] * num_phases + columns["phase"][keys]
-        return found
+        moments: Column = columns["step"][keys] * num_phases + columns["phase"][keys]
+        return moments
 
     # ------------------------------------------------------------------ all sites
 
     def _joined(self, chunks: Sequence[_Chunk]) -> Records:
-        """The records of all sites, sorted by step, stage, part of the batch and arrival."""
+        """Return the records of all sites, sorted by step, stage, part of the batch and arrival."""
         matched = self._matched
-        sizes = [len(one.keys) for one in chunks]
+        sizes = [len(chunk.keys) for chunk in chunks]
 
         def each(values: Sequence[int], kind: Any) -> Column:
             return np.repeat(np.array(values, dtype=kind), sizes)
@@ -303,39 +310,39 @@ class RecordMerge:
         def all_of(parts: Sequence[Column], kind: Any) -> Column:
             return np.concatenate(parts).astype(kind, copy=False) if parts else np.zeros(0, kind)
 
-        keys = all_of([one.keys for one in chunks], np.int64)
+        keys = all_of([chunk.keys for chunk in chunks], np.int64)
         own = matched.columns
         order = _sorted_by(
             own["step"][keys],
-            each([one.stage for one in chunks], np.int64),
-            each([one.part for one in chunks], np.int64),
-            all_of([one.orders for one in chunks], np.int64),
+            each([chunk.stage for chunk in chunks], np.int64),
+            each([chunk.part for chunk in chunks], np.int64),
+            all_of([chunk.orders for chunk in chunks], np.int64),
         )
         keys = keys[order]
         sites, numbers = _by_arrival(matched.sites, own["site"][keys])
         columns = {
             "site": numbers,
             "step": self._steps[own["step"][keys]],
-            "call": all_of([one.calls for one in chunks], np.int32)[order],
+            "call": all_of([chunk.calls for chunk in chunks], np.int32)[order],
             "phase": own["phase"][keys].astype(np.int8),
             "backward": own["backward"][keys].astype(np.int32),
-            "labels": all_of([one.labels for one in chunks], np.int32)[order],
+            "labels": all_of([chunk.labels for chunk in chunks], np.int32)[order],
         }
         values = MergedValues(
             records=[held.records for held in matched.held],
-            owners=each([one.owner for one in chunks], np.int32)[order],
-            places=all_of([one.places for one in chunks], np.int64)[order],
+            owners=each([chunk.owner for chunk in chunks], np.int32)[order],
+            places=all_of([chunk.places for chunk in chunks], np.int64)[order],
             cuts=self._cuts,
-            facts=all_of([one.facts for one in chunks], np.int32)[order],
+            facts=all_of([chunk.facts for chunk in chunks], np.int32)[order],
             table=self._table,
             index=(
                 columns,
                 Tables(sites, self._labels.entries, phase=list(matched.phases)),
             ),
         )
-        unversioned = [np.full(len(one.keys), UNVERSIONED, np.int64) for one in chunks]
+        unversioned = [np.full(len(chunk.keys), UNVERSIONED, np.int64) for chunk in chunks]
         versions = None
-        if any(one.versions is not None for one in chunks):
+        if any(chunk.versions is not None for chunk in chunks):
             known = zip(chunks, unversioned, strict=True)
             versions = all_of([b if a.versions is None else a.versions for a, b in known], np.int64)
             versions = versions[order]
@@ -345,7 +352,7 @@ class RecordMerge:
 
 
 def _sorted_by(*columns: Column) -> Column:
-    """The order of rows by some columns, none of which has a negative number."""
+    """Return the order of rows by some columns, none of which has a negative number."""
     sizes = [int(one.max()) + 1 if len(one) else 1 for one in columns]
     if prod(sizes) >= _MOST:
         return np.lexsort(columns[::-1])
@@ -358,7 +365,7 @@ def _sorted_by(*columns: Column) -> Column:
 
 
 def _by_arrival(sites: Sequence[Site], numbers: Column) -> tuple[list[Site], Column]:
-    """The sites that are there, by arrival, and which of them each row is of."""
+    """Return the sites that are there, by arrival, and which of them each row is of."""
     first = np.full(len(sites), -1, dtype=np.int64)
     first[numbers[::-1]] = np.arange(len(numbers))[::-1]  # The last that is written stays.
     there = np.flatnonzero(first >= 0)

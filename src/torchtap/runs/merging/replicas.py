@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from torchtap.core.equality import same
 from torchtap.core.errors import RunError
-from torchtap.runs.merging.findings import Groups, agreeing
 from torchtap.runs.merging.matching import Matched
-from torchtap.runs.merging.rules import Whole
+from torchtap.runs.merging.merge_absences import Groups, agreeing
+from torchtap.runs.merging.placement_rules import Whole
 from torchtap.runs.records import Places, Records
 
 Column = NDArray[Any]
@@ -65,8 +65,8 @@ class Replicas:
     # ------------------------------------------------------------------ what one has and others not
 
     def _there(self, ranks: tuple[int, ...]) -> Mask:
-        found: Mask = self._orders[[self._rows[rank] for rank in ranks]] >= 0
-        return found
+        is_there: Mask = self._orders[[self._rows[rank] for rank in ranks]] >= 0
+        return is_there
 
     def _note_lacking(self, ranks: tuple[int, ...], differing: Differing) -> None:
         there = self._there(ranks)
@@ -82,23 +82,23 @@ class Replicas:
 
     def _are_alike(self, ranks: tuple[int, ...], is_whole: Mask, differing: Differing) -> Mask:
         """Return where some ranks have equal values; only values that are on all are compared."""
-        found = np.ones(len(self._steps), dtype=bool)
+        are_alike = np.ones(len(self._steps), dtype=bool)
         there = np.flatnonzero(is_whole)
         first, *others = ranks
         for rank in others:
-            found[there] &= self._equal(first, rank, there)
-        unlike = np.flatnonzero(~found)
+            are_alike[there] &= self._equal(first, rank, there)
+        unlike = np.flatnonzero(~are_alike)
         orders = self._orders[self._rows[first]]
         # Of a step with several values the first that came.
         for place in unlike[np.argsort(orders[unlike], kind="stable")].tolist():
             step = int(self._steps[place])
             differing.setdefault(step, partial(self._having_equal, ranks, place))
-        return found
+        return are_alike
 
     def _having_equal(self, ranks: tuple[int, ...], place: int) -> Groups:
         at = np.array([place])
         return agreeing(
-            ranks, [[bool(self._equal(one, two, at)[0]) for two in ranks] for one in ranks]
+            ranks, [[bool(self._equal(rank, two, at)[0]) for two in ranks] for rank in ranks]
         )
 
     def _equal(self, one: int, two: int, chosen: Column) -> Mask:
@@ -115,31 +115,31 @@ def _are_equal(one: Records, at: Places, two: Records, there: Places) -> Mask:
     if not (_has_checksums(one) and _has_checksums(two)):
         pairs = zip(at.tolist(), there.tolist(), strict=True)
         return np.array([same(one[a].value, two[b].value) for a, b in pairs], dtype=bool)
-    found: Mask = _column(one, "crc32", at) == _column(two, "crc32", there)
-    found &= _column(one, "nbytes", at) == _column(two, "nbytes", there)
+    is_equal: Mask = _column(one, "crc32", at) == _column(two, "crc32", there)
+    is_equal &= _column(one, "nbytes", at) == _column(two, "nbytes", there)
     for name in ("dtype", "shape"):
-        tables = [getattr(records.kept.entries.tables, name) for records in (one, two)]
+        tables = [getattr(records.values.entries.tables, name) for records in (one, two)]
         numbers = {entry: number for number, entry in enumerate(tables[0])}
         codes = np.array([numbers.get(entry, -1) for entry in tables[1]] or [-1])
-        found &= _column(one, name, at) == codes[_column(two, name, there)]
+        is_equal &= _column(one, name, at) == codes[_column(two, name, there)]
     # NaN is equal to NaN, whatever its bits are: what differs is looked at.
-    for number in np.flatnonzero(~found).tolist():
-        found[number] = _hold_the_same(one, int(at[number]), two, int(there[number]))
-    return found
+    for number in np.flatnonzero(~is_equal).tolist():
+        is_equal[number] = _hold_the_same(one, int(at[number]), two, int(there[number]))
+    return is_equal
 
 
 def _has_checksums(records: Records) -> bool:
     """Return whether values are on disk with checksums, which files of earlier versions lack."""
-    return records.kept.entries is not None and "crc32" in records.kept.entries.columns
+    return records.values.entries is not None and "crc32" in records.values.entries.columns
 
 
 def _column(records: Records, name: str, places: Places) -> Column:
-    found: Column = np.asarray(records.kept.entries.columns[name][places])
-    return found
+    column: Column = np.asarray(records.values.entries.columns[name][places])
+    return column
 
 
 def _hold_the_same(one: Records, at: int, two: Records, there: int) -> bool:
-    if one.kept.fact(at) != two.kept.fact(there):
+    if one.values.fact(at) != two.values.fact(there):
         return False
     try:
         return same(one[at].value, two[there].value)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from torchtap.runs.merging.rules import Rule
+from torchtap.runs.merging.placement_rules import MergeRule
 from torchtap.stats.algebra import Rows
 from torchtap.stats.series import Series
 from torchtap.stats.statistics import (
@@ -60,14 +60,14 @@ def aligned(series: Series, steps: Sequence[int]) -> Rows:
     """Return rows of some steps, ``float64[steps, sites, 16]``; blank where the series has none."""
     own, rows = series.rows.as_array()
     places = {step: number for number, step in enumerate(own)}
-    found: Rows = blank_rows(len(steps), len(series.measured))
+    all_rows: Rows = blank_rows(len(steps), len(series.measured))
     for number, step in enumerate(steps):
         if step in places:
-            found[number] = rows[places[step]]
-    return found
+            all_rows[number] = rows[places[step]]
+    return all_rows
 
 
-def told_by_values(rule: Rule, rows: Mapping[int, Rows]) -> Rule:
+def told_by_values(rule: MergeRule, rows: Mapping[int, Rows]) -> MergeRule:
     """Return the rule; where labels do not tell replicas from parts, the rows of the ranks do.
 
     Replicas are equal in every step.
@@ -76,12 +76,12 @@ def told_by_values(rule: Rule, rows: Mapping[int, Rows]) -> Rule:
     for whole in rule.wholes:
         if not whole.is_told:
             first, *others = (rows[rank] for rank in whole.ranks)
-            is_same = all(same_rows(first, one).all() for one in others)
+            is_same = all(same_rows(first, other).all() for other in others)
             whole = whole if is_same else whole.cut_by_values()
             notes.append(ONE_OF_EQUAL if is_same else PARTS_THAT_DIFFER)
         wholes.append(whole)
     if len(wholes) > 1:
         first, *others = (rows[whole.ranks[0]] for whole in wholes)
-        is_same = all(same_rows(first, one).all() for one in others)
+        is_same = all(same_rows(first, other).all() for other in others)
         notes += [SAME_BATCH] if is_same else []
     return replace(rule, wholes=tuple(wholes), together=tuple(dict.fromkeys(notes)))

@@ -9,9 +9,9 @@ from typing import TypeVar
 import numpy as np
 
 from torchtap.core.site import Site
-from torchtap.runs.merging.findings import Findings, agreeing
+from torchtap.runs.merging.merge_absences import MergeAbsences, agreeing
+from torchtap.runs.merging.placement_rules import MergeRule, Refused, Whole, joined_whole, rule_of
 from torchtap.runs.merging.row_comparison import Mask, aligned, same_rows, told_by_values
-from torchtap.runs.merging.rules import Refused, Rule, Whole, joined, rule_of
 from torchtap.runs.merging.stages import Stages
 from torchtap.runs.merging.state_merge import StateMerge
 from torchtap.stats.algebra import (
@@ -50,7 +50,7 @@ class _Site:
     """
 
     site: Site
-    rule: Rule
+    rule: MergeRule
     rows: Mapping[int, Rows]
     is_used: Mask
 
@@ -62,7 +62,7 @@ class SeriesMerge:
         sources: rank -> what it measured.
         steps: those that all ranks have.
         stages: of a pipeline, and how the ranks of each share the work.
-        findings: takes what is not as it should be.
+        problems: takes what is not as it should be.
     """
 
     def __init__(
@@ -70,15 +70,15 @@ class SeriesMerge:
         sources: Mapping[int, Series],
         steps: Sequence[int],
         stages: Stages,
-        findings: Findings,
+        problems: MergeAbsences,
     ) -> None:
         self._sources = sources
         self._steps = list(steps)
         self._stages = stages
-        self._findings = findings
+        self._problems = problems
         first = next(iter(sources.values()))
         self._merged = Series(first.keep, first.statistics)
-        self._merged.has_histograms = all(one.has_histograms for one in sources.values())
+        self._merged.has_histograms = all(source.has_histograms for source in sources.values())
         self._histograms: dict[int, dict[int, Histogram]] = {}
         self._states: dict[tuple[int, int], States] = {}
         own = {rank: set(one.steps) for rank, one in sources.items()}
@@ -92,7 +92,7 @@ class SeriesMerge:
     def merge(self) -> Series:
         """Return the series of the whole."""
         arrays = {rank: aligned(one, self._steps) for rank, one in self._sources.items()}
-        sites = dict.fromkeys(site for one in self._sources.values() for site in one.sites)
+        sites = dict.fromkeys(site for source in self._sources.values() for site in source.sites)
         merged = [self._merge_site(site, arrays) for site in sites]
         rows = [row for row in merged if row is not None]
         every = np.stack(rows, axis=1) if rows else blank_rows(len(self._steps), 0)
@@ -119,14 +119,14 @@ class SeriesMerge:
             rank: arrays[rank][:, one.known_place(site)] if site in one else blank
             for rank, one in self._sources.items()
         }
-        if not any(one[:, NUM_TENSORS].any() for one in rows.values()):
+        if not any(row[:, NUM_TENSORS].any() for row in rows.values()):
             return None  # It is in steps alone that are left out.
         there = {rank: one.of(site) for rank, one in self._sources.items() if site in one}
         try:
             _, ranks = self._stages.ranks_of(site, there)
             rule = rule_of(site, {rank: one.notes for rank, one in there.items()}, ranks)
         except Refused as refused:
-            self._findings.refuse(site, str(refused))
+            self._problems.refuse(site, str(refused))
             return None
         rule = told_by_values(rule, rows)
         one = _Site(site, rule, rows, np.ones(len(self._steps), dtype=bool))
@@ -149,7 +149,7 @@ class SeriesMerge:
             parts = {place: _of_any(one.rows, ranks) for place, ranks in whole.parts.items()}
             ranks = list(whole.parts.values())
             self._check_there(one, ranks, list(parts.values()), is_needed=True)
-            wholes.append(joined(parts, whole.axes, ROWS))
+            wholes.append(joined_whole(parts, whole.axes, ROWS))
         ranks = [whole.ranks for whole in one.rule.wholes]
         self._check_there(one, ranks, wholes, is_needed=False)
         return ROWS.merge(wholes)
@@ -166,7 +166,7 @@ class SeriesMerge:
             at = int(np.flatnonzero(differ)[0])
             here = [one.rows[rank][at] for rank in ranks]
             groups = agreeing(ranks, [[bool(same_rows(a, b)) for b in here] for a in here])
-            self._findings.differ(one.site, groups, self._steps_at(differ))
+            self._problems.differ(one.site, groups, self._steps_at(differ))
             one.is_used &= ~differ
 
     def _check_there(
@@ -192,7 +192,7 @@ class SeriesMerge:
             for own, missing in zip(ranks, is_lacking, strict=True)
             for rank in own
         }
-        self._findings.lack(one.site, lacking)
+        self._problems.lack(one.site, lacking)
         if is_needed:
             one.is_used &= ~is_lacking.any(axis=0)
 
@@ -207,18 +207,18 @@ class SeriesMerge:
         """Merge those of every step that is kept, and those of all steps."""
         if not self._merged.has_histograms:
             return
-        found: dict[int, Histogram | None] = {}
+        histograms: dict[int, Histogram | None] = {}
         for step in [step for step in steps if step in self._kept]:
             held = self._of_ranks(one, lambda series, at: series.histogram(step, at))  # noqa: B023
-            found[step] = one.rule.whole_of(held, HISTOGRAMS)
+            histograms[step] = one.rule.whole_of(held, HISTOGRAMS)
         counted = None if is_whole else set(steps)
         held = self._of_ranks(one, lambda series, at: series.total(at, counted))
         if len(held) == len(self._of_ranks(one, lambda series, at: at)):
-            found[ALL_STEPS] = one.rule.whole_of(held, HISTOGRAMS)
+            histograms[ALL_STEPS] = one.rule.whole_of(held, HISTOGRAMS)
         else:
             self._merged.measured[place].has_total = False
             self._merged.measured[place].note((_NO_TOTAL,))
-        for step, histogram in found.items():
+        for step, histogram in histograms.items():
             if histogram is not None:
                 self._histograms.setdefault(step, {})[place] = histogram
 
@@ -232,35 +232,35 @@ class SeriesMerge:
         num_dims = None if shape is None else len(shape)
         merge = StateMerge(one.site, one.rule, num_dims, self._merged.statistics)
         kept = [step for step in steps if step in self._kept]
-        found: dict[int, States | None] = {}
+        by_step: dict[int, States | None] = {}
         for step in kept:
             held = self._of_ranks(one, lambda series, at: series.states_at(step, at))  # noqa: B023
-            found[step] = merge.of_step(held)
-        per_step = [states for states in found.values() if states is not None]
+            by_step[step] = merge.of_step(held)
+        per_step = [states for states in by_step.values() if states is not None]
         totals = None
         if is_whole:
             totals = self._of_ranks(one, lambda series, at: series.states_at(ALL_STEPS, at))
-        found[ALL_STEPS] = merge.of_all(per_step if kept == steps else None, totals)
+        by_step[ALL_STEPS] = merge.of_all(per_step if kept == steps else None, totals)
         self._states |= {
-            (step, place): states for step, states in found.items() if states is not None
+            (step, place): states for step, states in by_step.items() if states is not None
         }
         for name, why in merge.missing.items():
-            self._findings.refuse(one.site, f"of {name!r}, {why.rstrip('.')}")
+            self._problems.refuse(one.site, f"of {name!r}, {why.rstrip('.')}")
 
     def _of_ranks(self, one: _Site, read: Callable[[Series, int], T | None]) -> dict[int, T]:
         """Read a value from each rank that has one; of replicas, from the first."""
-        found = {}
+        by_rank = {}
         first = [ranks[0] for whole in one.rule.wholes for ranks in whole.parts.values()]
         for rank in first:
             series = self._sources[rank]
             value = read(series, series.known_place(one.site)) if one.site in series else None
             if value is not None:
-                found[rank] = value
-        return found
+                by_rank[rank] = value
+        return by_rank
 
 
 def _describe(
-    merged: SiteSummary, there: Mapping[int, SiteSummary], rule: Rule, *, is_whole: bool
+    merged: SiteSummary, there: Mapping[int, SiteSummary], rule: MergeRule, *, is_whole: bool
 ) -> None:
     """Fill in the summary of a merged site.
 
@@ -286,7 +286,7 @@ def _describe(
 
 def _of_any(rows: Mapping[int, Rows], ranks: Sequence[int]) -> Rows:
     """Return the rows of replicas: of the first of them that has one."""
-    found: Rows = rows[ranks[0]]
+    merged: Rows = rows[ranks[0]]
     for rank in ranks[1:]:
-        found = np.where(found[:, NUM_TENSORS, None] > 0, found, rows[rank])
-    return found
+        merged = np.where(merged[:, NUM_TENSORS, None] > 0, merged, rows[rank])
+    return merged

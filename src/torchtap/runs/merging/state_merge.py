@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torchtap.core.site import Site
-from torchtap.runs.merging.rules import Rule
+from torchtap.runs.merging.placement_rules import MergeRule
 from torchtap.stats.algebra import States, merge_states, of_ranks
 from torchtap.stats.catalogue.protocol import Statistic, ranks_by_step
 from torchtap.stats.catalogue.results import Missing
@@ -33,7 +33,7 @@ class StateMerge:
     """
 
     site: Site
-    rule: Rule
+    rule: MergeRule
     num_dims: int | None
     statistics: Sequence[Statistic]
     missing: dict[str, str] = field(default_factory=dict)

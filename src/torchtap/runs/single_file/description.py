@@ -12,7 +12,7 @@ from typing import Any
 
 from torchtap.core.absence import WHOLE_RUN, Absence
 from torchtap.core.site import Site
-from torchtap.runs.listing import MeasuredEntry
+from torchtap.runs.inventory import MeasuredEntry
 from torchtap.runs.meta import Meta, meta_of
 from torchtap.runs.single_file.header import (
     PREFIX,
@@ -94,10 +94,10 @@ def _doubts(header: Header) -> Iterator[str]:
 
 
 def _index(header: Header, values: Sequence[Value]) -> Index:
-    """The values of the file as the index of a folder has them."""
-    stored = [header.tensors[one.name] for one in values]
+    """Return the values of the file as the index of a folder has them."""
+    stored = [header.tensors[value.name] for value in values]
     columns: dict[str, Sequence[Any]] = {
-        name: [getattr(one, name) for one in values]
+        name: [getattr(value, name) for value in values]
         for name in ("site", "step", "call", "phase", "backward", "labels", "dtype", "shape")
     }
     columns["offset"] = [one.start for one in stored]
@@ -105,5 +105,5 @@ def _index(header: Header, values: Sequence[Value]) -> Index:
     columns["row"] = [0] * len(values)
     columns["file"] = [header.path.name] * len(values)
     if header.crc32 is not None and not header.problem:
-        columns["crc32"] = [header.crc32[one.name] for one in values]
+        columns["crc32"] = [header.crc32[value.name] for value in values]
     return Index.from_values(columns)

@@ -82,13 +82,13 @@ def examine_file(path: Path) -> FileDiagnosis:
         values = header.values(header.body())
     except RunError as error:
         problems.append(str(error))
-    problems += _wrong_tensors(header, {one.name: one for one in values})
+    problems += _wrong_tensors(header, {value.name: value for value in values})
     return FileDiagnosis(
         path,
         header.crc32 is not None,
-        len({one.step for one in values}),
+        len({value.step for value in values}),
         len(values),
-        sum(header.tensors[one.name].nbytes for one in values),
+        sum(header.tensors[value.name].nbytes for value in values),
         tuple(problems),
     )
 

@@ -142,14 +142,14 @@ class Header:
             RunError: it is none, or of another format.
         """
         with describing(self.path):
-            found = json.loads(self.text)
-            check_format(self.path, found)
-            if self.crc32 is None and "checksums" in found:
+            parsed = json.loads(self.text)
+            check_format(self.path, parsed)
+            if self.crc32 is None and "checksums" in parsed:
                 raise RunError(
                     f"{self.path} is damaged: its header says that it has checksums, and there is "
-                    f"no tensor {found['checksums']!r}. Copy it again, or save the run again."
+                    f"no tensor {parsed['checksums']!r}. Copy it again, or save the run again."
                 )
-            return dict(found)
+            return dict(parsed)
 
     def values(self, body: Mapping[str, Any]) -> list[Value]:
         """The values that a description names.
@@ -219,12 +219,12 @@ def describing(path: Path) -> Iterator[None]:
 
 def check_format(file: Path, body: Mapping[str, Any]) -> None:
     """Raise ``RunError`` for a file that another torchtap wrote in another format."""
-    found = body["format"]
-    if found != FORMAT:
-        is_later = isinstance(found, int) and found > FORMAT
+    version = body["format"]
+    if version != FORMAT:
+        is_later = isinstance(version, int) and version > FORMAT
         way_out = "Update it." if is_later else "Write it again with run.save."
         raise RunError(
-            f"{file} has format {found!r}; this torchtap reads format {FORMAT}. {way_out}"
+            f"{file} has format {version!r}; this torchtap reads format {FORMAT}. {way_out}"
         )
 
 
@@ -251,17 +251,17 @@ def read_header(path: str | Path, *, verify: bool = True) -> Header:
         raise RunError(f"{file} is a device or a pipe; expected a file.")
     try:
         with file.open("rb") as stream:
-            found = _read(file, stream)
+            header = _read(file, stream)
     except RunError:
         raise
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError, OSError) as error:
         raise RunError(f"{file} {_no_safetensors(file, error)}") from error
-    if found.problem and verify:
+    if header.problem and verify:
         raise RunError(
-            f"{file} is damaged: {found.problem}. Copy it again; torchtap doctor {file} says what "
+            f"{file} is damaged: {header.problem}. Copy it again; torchtap doctor {file} says what "
             f"is whole, and tt.open(..., verify=False) reads what it can."
         )
-    return found
+    return header
 
 
 def _read(file: Path, stream: Any) -> Header:
@@ -278,9 +278,11 @@ def _read(file: Path, stream: Any) -> Header:
     text = metadata.get("torchtap")
     if text in ("lane", "index"):
         raise _part_of_folder(file, text)
+    # seek() returns the place, which at the end is the size of the file.
     tensors = _tensors(header, 8 + length, stream.seek(0, 2))
     if text is None:
         raise _of_others(file, sorted(tensors))
+    # Files of the first versions have none.
     table = tensors.pop(CHECKSUMS, None)
     if table is None:
         return Header(file, text, tensors, None, "")
@@ -288,6 +290,7 @@ def _read(file: Path, stream: Any) -> Header:
     data = stream.read(table.nbytes)
     numbers = struct.unpack(f"<{len(data) // 4}I", data[: len(data) // 4 * 4])
     in_order = sorted(tensors, key=lambda name: (tensors[name].start, tensors[name].nbytes))
+    # The last number is the checksum of the others: only then is it worth comparing with them.
     if len(numbers) != len(tensors) + 2 or crc32(data[:-4]) != numbers[-1]:
         problem = f"its checksums, the tensor {CHECKSUMS!r}, are damaged themselves"
         return Header(file, text, tensors, {}, problem)
@@ -298,7 +301,7 @@ def _read(file: Path, stream: Any) -> Header:
 
 def _tensors(header: Mapping[str, Any], start: int, end: int) -> dict[str, FlatTensor]:
     """The tensors of a file, which fill it without holes."""
-    found: dict[str, FlatTensor] = {}
+    tensors: dict[str, FlatTensor] = {}
     for name, entry in header.items():
         first, last = map(_whole, entry["data_offsets"])
         shape = tuple(map(_whole, entry["shape"]))
@@ -307,18 +310,20 @@ def _tensors(header: Mapping[str, Any], start: int, end: int) -> dict[str, FlatT
         code = entry["dtype"]
         if code in DTYPES and math.prod(shape) * STORED[DTYPES[code]].itemsize != last - first:
             raise ValueError(f"{name!r} is {code}{list(shape)} and has {last - first:,} bytes")
-        found[name] = FlatTensor(str(code), shape, start + first, last - first)
+        tensors[name] = FlatTensor(str(code), shape, start + first, last - first)
     there = start
-    for one in sorted(found.values(), key=lambda one: (one.start, one.nbytes)):
+    # By size too: an empty tensor begins where the next one does.
+    for one in sorted(tensors.values(), key=lambda one: (one.start, one.nbytes)):
         if one.start != there:
             raise ValueError("its tensors overlap, or leave a hole")
         there += one.nbytes
     if there != end:
         raise ValueError(f"its tensors need {there:,} bytes")
-    return found
+    return tensors
 
 
 def _whole(number: Any) -> int:
+    # True is an int to isinstance(), and sums of two such numbers must fit into 64 bits.
     if type(number) is not int or abs(number) >= 1 << 62:
         raise TypeError(f"{number!r} is no whole number that can be meant")
     return number
@@ -347,8 +352,8 @@ def _others(file: Path) -> str:
     home = file.parent
     if not home.is_dir():
         return f": there is no directory {home} either."
-    found = sorted(one.name for one in home.glob("*.safetensors") if one.is_file())
-    return one_of([str(home / name) for name in nearest(file.name, found) or found[:3]])
+    names = sorted(one.name for one in home.glob("*.safetensors") if one.is_file())
+    return one_of([str(home / name) for name in nearest(file.name, names) or names[:3]])
 
 
 def _of_others(file: Path, names: list[str]) -> RunError:
@@ -362,7 +367,7 @@ def _of_others(file: Path, names: list[str]) -> RunError:
 
 def _part_of_folder(file: Path, kind: str) -> RunError:
     """A file of a folder that was given in place of the folder."""
-    whole = next((one for one in file.absolute().parents[:5] if is_run_folder(one)), None)
+    whole = next((parent for parent in file.absolute().parents[:5] if is_run_folder(parent)), None)
     what = "the values of one site" if kind == "lane" else "which values are in it"
     where = "its folder" if whole is None else f"the folder {whole}"
     return RunError(

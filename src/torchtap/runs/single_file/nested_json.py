@@ -70,12 +70,12 @@ class Writer:
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the flat tensors, by dtype, and under ``numbers`` the bare floats."""
-        found = {dtype: torch.cat(parts) for dtype, parts in self._pools.items()}
-        if "complex128" in found:  # safetensors has no such dtype.
-            found["complex128"] = torch.view_as_real(found["complex128"])
+        pools = {dtype: torch.cat(parts) for dtype, parts in self._pools.items()}
+        if "complex128" in pools:  # safetensors has no such dtype.
+            pools["complex128"] = torch.view_as_real(pools["complex128"])
         if self._numbers:
-            found[NUMBERS] = torch.from_numpy(np.array(self._numbers))
-        return found
+            pools[NUMBERS] = torch.from_numpy(np.array(self._numbers))
+        return pools
 
     def _number(self, value: float) -> int:
         self._numbers.append(value)

@@ -122,7 +122,7 @@ def _packed_states(
                 nodes.append(writer.node(Missing(str(error))))
                 absent[Absence(series.measured[place].site, f"of {one.name!r}, {error}")] = None
         entries.append([step, place, nodes])
-    statistics = [_flat(described(one), writer) for one in series.statistics]
+    statistics = [_flat(described(statistic), writer) for statistic in series.statistics]
     text = np.frombuffer(json.dumps(entries).encode(), dtype=np.uint8).copy()
     tensors = {f"{FURTHER}.{name}": flat for name, flat in writer.tensors().items()}
     return {FURTHER: torch.from_numpy(text), **tensors}, statistics, list(absent)
@@ -142,8 +142,8 @@ def _node(one: Statistic, state: Any, writer: Writer) -> Node:
 
 def _flat(one: Description, writer: Writer) -> dict[str, Any]:
     arguments = [writer.node(each) for each in one.arguments]
-    found: dict[str, Any] = {"kind": one.kind, "arguments": arguments}
-    return {**found, "packed_by": one.packed_by} if one.packed_by else found
+    as_json: dict[str, Any] = {"kind": one.kind, "arguments": arguments}
+    return {**as_json, "packed_by": one.packed_by} if one.packed_by else as_json
 
 
 def _states_of(
@@ -195,11 +195,11 @@ def _packed_histograms(series: Series) -> dict[str, Tensor]:
         bins.append(histogram.bins.astype(np.int16))
         counts.append(histogram.counts)
         index.append([step, place, len(histogram.bins), histogram.is_sample])
-    found = {f"{PREFIX}.index": torch.tensor(index, dtype=torch.int64).reshape(-1, 4)}
+    packed = {f"{PREFIX}.index": torch.tensor(index, dtype=torch.int64).reshape(-1, 4)}
     if bins:
-        found[f"{PREFIX}.bins"] = torch.from_numpy(np.concatenate(bins))
-        found[f"{PREFIX}.counts"] = torch.from_numpy(np.concatenate(counts))
-    return found
+        packed[f"{PREFIX}.bins"] = torch.from_numpy(np.concatenate(bins))
+        packed[f"{PREFIX}.counts"] = torch.from_numpy(np.concatenate(counts))
+    return packed
 
 
 def _histograms(tensors: Mapping[str, Tensor]) -> SavedHistograms:
@@ -212,13 +212,13 @@ def _histograms(tensors: Mapping[str, Tensor]) -> SavedHistograms:
         if not len(chosen):
             return {}
         bins, counts = (tensors[f"{PREFIX}.{name}"].numpy() for name in ("bins", "counts"))
-        found = {}
+        histograms = {}
         for (_, place, length, is_sample), start in zip(
             index[chosen].tolist(), starts[chosen].tolist(), strict=True
         ):
             part = slice(start, start + length)
-            found[place] = Histogram.sparse(bins[part], counts[part], bool(is_sample))
-        return found
+            histograms[place] = Histogram.sparse(bins[part], counts[part], bool(is_sample))
+        return histograms
 
     return of_step
 

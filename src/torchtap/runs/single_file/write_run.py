@@ -2,7 +2,7 @@
 
 Each value is a tensor named ``SITE#step.call.backward.phase``; the keys, labels and what is known
 of the model stand as JSON in the header's metadata under ``torchtap``. All of it is under checksums
-(see :mod:`~torchtap.runs.single_file.header`), and docs/format.md lays it out.
+(see :mod:`~torchtap.runs.single_file.header`), and docs/reference/format.md lays it out.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def save_run(held: Contents, path: Path) -> Path:
 
 
 def with_rank(path: Path, rank: int) -> Path:
-    """The file of one of several ranks: ``run.rank0.safetensors``."""
+    """Return the file of one of several ranks: ``run.rank0.safetensors``."""
     return path.with_name(f"{path.stem}.rank{rank}{path.suffix}")
 
 
@@ -174,5 +174,5 @@ def _refuse_overwritten(held: Contents) -> None:
     Raises:
         OverwrittenError: one was, by another thread.
     """
-    for record in overwritten(held.kept):
+    for record in overwritten(held.recorded):
         _ = record.value

@@ -1,6 +1,6 @@
 """A run in a folder: written beside the training, readable while it grows and after any crash.
 
-docs/format.md says what stands in the folder. Here:
+docs/reference/format.md says what stands in the folder. Here:
 
     layout        names of folders and files, and what is allowed as a name
     dtypes        how each dtype of torch stands in a safetensors file
@@ -32,7 +32,7 @@ docs/format.md says what stands in the folder. Here:
     training_progress  how far a training had come
     owner         whose a file is
     rank_source   the attempts of a rank, read as one run
-    folder_source tt.open of a folder; folder_listing names what is in it, without torch
+    folder_source tt.open of a folder; folder_inventory names what is in it, without torch
     folder_doctor what of a folder is whole
 
 The verbs by which values reach the disk, in their order:

@@ -34,7 +34,7 @@ from torchtap.runs.store.layout import (
     write_json,
 )
 from torchtap.runs.store.lock import hold_lock
-from torchtap.runs.store.small_values import joined
+from torchtap.runs.store.small_values import joined_bytes
 from torchtap.runs.store.staging import CLONED
 from torchtap.runs.store.statistics_files import Measured, StatisticsWriter
 from torchtap.runs.store.uncommitted import SmallValue, Uncommitted
@@ -88,6 +88,7 @@ class AttemptWriter:
         self._journal = JournalWriter(folder / JOURNAL, self._facts["id"])
         self._lock = hold_lock(self._journal.stream.file)
         self._write_facts({"state": "open", "locked": self._lock})
+        # Where the file system counts no links, 0 does not say that the file was deleted.
         self._tells_links = bool(os.fstat(self._journal.stream.file).st_nlink)
 
     # ------------------------------------------------------------------ one value after the other
@@ -119,7 +120,7 @@ class AttemptWriter:
             self._values.add_small(values)
             return
         for order, key, tensor in values:
-            data = memoryview(joined([tensor]))
+            data = memoryview(joined_bytes([tensor]))
             self.append(Value(*key, CLONED[tensor.dtype], tuple(tensor.shape), data), order)
 
     def write_small(self) -> None:
@@ -247,6 +248,8 @@ class AttemptWriter:
         """Note where the files end when the commits that wait are written."""
         ends, small = self._lanes.ends(), self._values.small
         small_end = 0 if small is None else small.stream.next
+        # Values of the next commit may be appended while these wait: until here the files belong to
+        # the commits that were made.
         self._ends_then = ends, small_end
         rows = sum(end for end, _ in ends.values()) - self._lanes.header_bytes
         grown = rows + small_end + self._journal.nbytes - self._empty_bytes
@@ -295,9 +298,9 @@ class AttemptWriter:
 
 
 def _write_index(folder: Path, journal: JournalWriter) -> dict[str, int]:
-    found = journal.stream.batches(folder / JOURNAL)
-    index = index_of([batch for batch, _ in found])
-    return write_index(folder / INDEX, index, [info for _, info in found])
+    batches = journal.stream.batches(folder / JOURNAL)
+    index = index_of([batch for batch, _ in batches])
+    return write_index(folder / INDEX, index, [info for _, info in batches])
 
 
 def _sync_folders(*folders: Path) -> None:
@@ -305,6 +308,7 @@ def _sync_folders(*folders: Path) -> None:
     for folder in folders:
         file = os.open(folder, os.O_RDONLY)
         try:
+            # fsync of a file does not write its name: that is an entry of the folder (man 2 fsync).
             os.fsync(file)
         finally:
             os.close(file)

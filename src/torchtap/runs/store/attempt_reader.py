@@ -11,7 +11,7 @@ import numpy as np
 
 from torchtap.core.errors import RunError
 from torchtap.runs.store.commit import Commit
-from torchtap.runs.store.index import Index, checked, joined
+from torchtap.runs.store.index import Index, checked, joined_indices
 from torchtap.runs.store.index_file import Sealed, read_index
 from torchtap.runs.store.layout import (
     ATTEMPT,
@@ -23,7 +23,7 @@ from torchtap.runs.store.layout import (
     value_path,
 )
 from torchtap.runs.store.lock import is_being_written
-from torchtap.runs.store.training_progress import Progress, read_progress
+from torchtap.runs.store.training_progress import TrainingProgress, read_progress
 
 _NO_JOURNAL = f"{JOURNAL} is missing"
 
@@ -45,7 +45,7 @@ class AttemptReader:
         self.facts: dict[str, Any] = {}
         self.index = Index.empty()
         self.lost: list[str] = []
-        self._progress: Progress | None = None
+        self._progress: TrainingProgress | None = None
         self._lines: list[bytes | str] = []
         self._commits: list[Commit] = []
         self._end = 0
@@ -61,6 +61,8 @@ class AttemptReader:
         is_news, self.facts = facts != self.facts, facts
         if self._is_sealed:
             return is_news
+        # The index says all that the journal says; once the journal was begun it is read to its
+        # end.
         sealed = None if self._end else read_index(self.folder / INDEX, facts.get("index"))
         if sealed is not None:
             self._is_sealed = True
@@ -90,6 +92,7 @@ class AttemptReader:
     @property
     def commits(self) -> list[Commit]:
         """The commits, each with what is known of it beside its values."""
+        # Lines are parsed when they are asked for: most readers want values and no commits.
         self._commits += [Commit.of_json(line) for line in self._lines[len(self._commits) :]]
         return self._commits
 
@@ -115,12 +118,12 @@ class AttemptReader:
     @property
     def dropped(self) -> dict[str, tuple[int, int, list[int]]]:
         """Site -> how many of its values were dropped, how many bytes they had, in which steps."""
-        found: dict[str, tuple[int, int, list[int]]] = {}
+        by_site: dict[str, tuple[int, int, list[int]]] = {}
         for commit in self.commits_with("dropped"):
             for site, (number, nbytes) in commit.dropped.items():
-                many, total, steps = found.get(site, (0, 0, []))
-                found[site] = (many + number, total + nbytes, [*steps, commit.step])
-        return found
+                many, total, steps = by_site.get(site, (0, 0, []))
+                by_site[site] = (many + number, total + nbytes, [*steps, commit.step])
+        return by_site
 
     @property
     def first_step(self) -> int | None:
@@ -133,6 +136,8 @@ class AttemptReader:
         steps = [int(values.min())] if len(values) else []
         if isinstance(measured := self.facts.get("first_measured"), int):
             steps.append(measured)
+        # The first commit may hold numbers alone, and only then the second says which step came
+        # first.
         for line in self._lines[:2]:
             one = Commit.of_json(line)
             if one.number or one.ids or one.labels:
@@ -140,33 +145,34 @@ class AttemptReader:
         return min(steps, default=None)
 
     @property
-    def progress(self) -> Progress | None:
+    def progress(self) -> TrainingProgress | None:
         """The progress of its training; ``None`` where that is not known."""
         if self._is_sealed and self._progress is None:
             self._progress = read_progress(self.folder / PROGRESS)
         return self._progress
 
-    def last_commits(self, limit: int | None, most: int) -> list[Commit]:
+    def last_commits(self, before: int | None, most: int) -> list[Commit]:
         """The last commits of steps before one, or of all steps, the last one first."""
-        found: list[Commit] = []
+        commits: list[Commit] = []
         for line in reversed(self._lines):
             one = Commit.of_json(line)
-            if limit is None or one.step < limit:
-                found.append(one)
-                if len(found) == most:
+            if before is None or one.step < before:
+                commits.append(one)
+                if len(commits) == most:
                     break
-        return found
+        return commits
 
-    def steps_from(self, limit: int) -> list[int]:
+    def steps_from(self, first: int) -> list[int]:
         """The steps from one on that it has, with values or with notes alone, ascending."""
         values = np.unique(self.index.columns["step"])
-        found = set(values[values >= limit].tolist())
+        steps = set(values[values >= first].tolist())
         for line in reversed(self._lines):
             step = Commit.of_json(line).step
-            if step < limit:
+            # Steps ascend within an attempt.
+            if step < first:
                 break
-            found.add(step)
-        return sorted(found)
+            steps.add(step)
+        return sorted(steps)
 
     # ------------------------------------------------------------------ reading
 
@@ -174,8 +180,8 @@ class AttemptReader:
         # A writer that has just begun may have come to neither when they were looked for.
         self.lost = [one for one in self.lost if not one.startswith((ATTEMPT, _NO_JOURNAL))]
         try:
-            found = (self.folder / ATTEMPT).stat()
-            mark = found.st_ino, found.st_size, found.st_mtime_ns
+            stat = (self.folder / ATTEMPT).stat()
+            mark = stat.st_ino, stat.st_size, stat.st_mtime_ns
             if mark == self._facts_read:  # It is replaced by another file, and never changed.
                 return self.facts
             facts = read_json(self.folder / ATTEMPT)
@@ -247,13 +253,13 @@ class AttemptReader:
                 f"{name} has {sizes[name]:,} bytes, and {many:,} of its values lie behind them or "
                 f"have no such size: they are lost"
             )
-        self.index = joined([self.index, index]) if len(self.index) else index
+        self.index = joined_indices([self.index, index]) if len(self.index) else index
 
 
 def _is_blank(folder: Path) -> bool:
     """Return whether a folder is empty still, as after a kill before its writer had begun."""
     files = [one for one in folder.rglob("[!.]*") if not one.is_dir()]
-    return all(one.name == JOURNAL and not _size(one) for one in files)
+    return all(file.name == JOURNAL and not _size(file) for file in files)
 
 
 def _size(path: Path) -> int:

@@ -43,8 +43,8 @@ class Blocks:
     @property
     def times(self) -> NDArray[np.int64]:
         """The number of repetitions of each block."""
-        found: NDArray[np.int64] = np.diff(self.starts) // self.periods
-        return found
+        times: NDArray[np.int64] = np.diff(self.starts) // self.periods
+        return times
 
     @property
     def times_of_rows(self) -> NDArray[np.int64]:
@@ -96,10 +96,10 @@ class BlockColumn:
         if isinstance(rows, np.ndarray) and (rows.dtype == bool or 4 * len(rows) > len(self)):
             return np.asarray(self)[rows]  # Of many rows that is quicker.
         places, times = self._blocks.find(rows)
-        found = self._kept[places].astype(self.dtype)
+        values = self._kept[places].astype(self.dtype)
         if self._growth is not None:
-            found = found + times * self._growth[places].astype(np.int64)
-        return found.astype(self.dtype)
+            values = values + times * self._growth[places].astype(np.int64)
+        return values.astype(self.dtype)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Column:
         """All rows."""
@@ -122,6 +122,7 @@ class BlockColumn:
 
     def min(self) -> Any:
         """The smallest number."""
+        # Rows grow evenly, so the extremes are in the first repetition or in the last.
         return self.dtype.type(min(self._kept.min(), self.last().min()))
 
     def max(self) -> Any:
@@ -133,11 +134,12 @@ class BlockColumn:
         if self._growth is None or not self._growth.any():
             return self._kept
         times = self._blocks.times_of_rows - 1
-        found: Column = self._kept.astype(self.dtype) + times * self._growth
-        return found
+        ends: Column = self._kept.astype(self.dtype) + times * self._growth
+        return ends
 
     def recoded(self, codes: Column) -> BlockColumn:
         """Return the same rows, with each number replaced by the one at its place in ``codes``."""
+        # Numbers that stand for entries of a table do not grow from step to step.
         return BlockColumn(self._blocks, codes[self._kept], None, self.dtype)
 
     def head(self, count: int) -> BlockColumn:
@@ -147,6 +149,8 @@ class BlockColumn:
         if last == len(blocks.periods):
             return self
         base, period = int(blocks.bases[last]), int(blocks.periods[last])
+        # Three parts: the blocks before, the whole repetitions of the block that is cut, and the
+        # rows of its broken one.
         times = int(count - blocks.starts[last]) // period
         whole = Blocks(blocks.starts[: last + 1], blocks.periods[:last], blocks.bases[:last])
         own = np.array([0, times * period] if times else [0], dtype=np.int64)
@@ -173,13 +177,13 @@ class BlockColumn:
     @staticmethod
     def chained(parts: Sequence[BlockColumn]) -> BlockColumn:
         """The rows of several, one after the other."""
-        blocks = [one._blocks for one in parts]
+        blocks = [part._blocks for part in parts]
         starts = np.cumsum([0, *map(len, blocks)])
         ends = [one.starts[1:] + start for one, start in zip(blocks, starts, strict=False)]
-        periods = np.concatenate([one.periods for one in blocks])
+        periods = np.concatenate([block.periods for block in blocks])
         growth = None
-        if any(one._growth is not None for one in parts):
-            zeros = (np.zeros(len(one._kept), dtype=np.int64) for one in parts)
+        if any(part._growth is not None for part in parts):
+            zeros = (np.zeros(len(part._kept), dtype=np.int64) for part in parts)
             known = zip(parts, zeros, strict=True)
             growth = np.concatenate([b if a._growth is None else a._growth for a, b in known])
         whole = Blocks(
@@ -187,7 +191,7 @@ class BlockColumn:
             periods,
             np.cumsum(periods) - periods,
         )
-        kept = np.concatenate([one._kept for one in parts])
+        kept = np.concatenate([part._kept for part in parts])
         return BlockColumn(whole, kept, growth, parts[0].dtype)
 
 
@@ -231,10 +235,10 @@ def growth_of(blocks: Blocks, kept: NDArray[np.int64], column: Column) -> Column
     """Return how much each row that is kept grows from one repetition to the next."""
     is_repeated = blocks.times_of_rows > 1
     rows = kept[is_repeated]
-    found = np.zeros(len(kept), dtype=np.int64)
+    growth = np.zeros(len(kept), dtype=np.int64)
     later = rows + np.repeat(blocks.periods, blocks.periods)[is_repeated]
-    found[is_repeated] = column[later] - column[rows]
-    return found
+    growth[is_repeated] = column[later] - column[rows]
+    return growth
 
 
 def grows_safely(blocks: Blocks, growths: Iterable[Column]) -> bool:
@@ -243,7 +247,9 @@ def grows_safely(blocks: Blocks, growths: Iterable[Column]) -> bool:
     times = np.repeat(blocks.times[is_repeated], blocks.periods[is_repeated])
     rows = np.repeat(is_repeated, blocks.periods)
     return all(
-        bool((np.abs(one[rows].astype(np.float64)) * times < _MOST).all()) for one in growths
+        # In float64, where the product of two large numbers cannot wrap around.
+        bool((np.abs(growth[rows].astype(np.float64)) * times < _MOST).all())
+        for growth in growths
     )
 
 
@@ -258,10 +264,12 @@ def _compared(
     before = rows - lengths[of_step[rows]]
     is_same = np.ones(len(rows), dtype=bool)
     for name, column in columns.items():
+        # The checksums of values differ in each step and are stored for each row.
         if name not in (*GROWING, "crc32"):
             is_same &= column[rows] == column[before]
     is_alike[of_step[rows[~is_same]]] = False
     is_even = is_alike.copy()
+    # Even growth takes three steps to be seen: two differences that are equal.
     is_even[1:] &= is_alike[:-1]
     rows = np.flatnonzero(is_even[of_step])
     by = lengths[of_step[rows]]
@@ -277,6 +285,7 @@ def _first_steps(is_alike: Column, is_even: Column) -> NDArray[np.int64]:
     """The steps with which blocks begin: as few as there can be."""
     found, begin = [0], 0
     for step in np.flatnonzero(~(is_alike & is_even)).tolist():
+        # The second step of a block says by how much it grows, so it needs only be alike.
         if step and not (is_alike[step] and step == begin + 1):
             found.append(step)
             begin = step

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from torchtap.core.errors import RunError
+from torchtap.runs.store.layout import JOURNAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,3 +72,27 @@ class Commit:
             )
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
             raise RunError(f"A commit of the journal cannot be read: {error}.") from error
+
+
+class CommitStream:
+    """The commits of an attempt, read from where the journal ended the last time.
+
+    Args:
+        folder: of the attempt.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / JOURNAL
+        self._end = 0
+
+    def read(self) -> Iterator[Commit]:
+        """Yield what was committed since the last call; what is damaged is passed over."""
+        from torchtap.runs.store.journal import read_journal
+        from torchtap.runs.store.streams import Found
+
+        with suppress(FileNotFoundError):
+            for one in read_journal(self._path, self._end):
+                if isinstance(one, Found):
+                    self._end = one.end
+                    with suppress(RunError):
+                        yield Commit.of_json(one.info)

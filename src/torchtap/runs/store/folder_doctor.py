@@ -17,9 +17,9 @@ from torchtap.core.printed_page import BLANK, Line, Page, Part, Printed
 from torchtap.core.text import clean, plural, size
 from torchtap.runs.store.attempt_reader import AttemptReader
 from torchtap.runs.store.checksum import crc32, crc32_of_file
-from torchtap.runs.store.folder_listing import attempts_by_rank
+from torchtap.runs.store.folder_inventory import attempts_by_rank
 from torchtap.runs.store.gaps import gaps_of, partial_statistics, unmeasured
-from torchtap.runs.store.history import limits_of
+from torchtap.runs.store.history import valid_until_of
 from torchtap.runs.store.index import DTYPES, Index
 from torchtap.runs.store.index_file import read_index
 from torchtap.runs.store.layout import (
@@ -76,7 +76,7 @@ class Diagnosis(Printed):
     @property
     def is_whole(self) -> bool:
         """Return whether all that was committed is there, to the bit, with no lost step."""
-        return not any(one.problems for one in self.attempts)
+        return not any(attempt.problems for attempt in self.attempts)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
@@ -84,33 +84,33 @@ class Diagnosis(Printed):
             "is_whole": self.is_whole,
             "attempts": [
                 {
-                    "folder": str(one.folder),
-                    "state": one.state,
-                    "num_steps": one.num_steps,
-                    "num_measured": one.num_measured,
-                    "num_values": one.num_values,
-                    "nbytes": one.nbytes,
-                    "problems": one.problems,
-                    "notes": one.notes,
+                    "folder": str(attempt.folder),
+                    "state": attempt.state,
+                    "num_steps": attempt.num_steps,
+                    "num_measured": attempt.num_measured,
+                    "num_values": attempt.num_values,
+                    "nbytes": attempt.nbytes,
+                    "problems": attempt.problems,
+                    "notes": attempt.notes,
                 }
-                for one in self.attempts
+                for attempt in self.attempts
             ],
         }
 
     def _page(self) -> Page:
         total = "Whole: every checksum is right." if self.is_whole else "Not whole."
         parts: list[Part] = [Line(total, "good" if self.is_whole else "bad")]
-        for one in self.attempts:
-            name = "/".join(one.folder.parts[-2:])
-            what = f"{_said_steps(one)}, {plural(one.num_values, 'value')}"
-            parts += [BLANK, Line(f"{name}: {one.state}, {what}, {size(one.nbytes)}")]
-            parts += [Line(f"  {clean(why)}", "bad") for why in one.problems]
-            parts += [Line(f"  {clean(note)}") for note in one.notes]
+        for attempt in self.attempts:
+            name = "/".join(attempt.folder.parts[-2:])
+            what = f"{_said_steps(attempt)}, {plural(attempt.num_values, 'value')}"
+            parts += [BLANK, Line(f"{name}: {attempt.state}, {what}, {size(attempt.nbytes)}")]
+            parts += [Line(f"  {clean(why)}", "bad") for why in attempt.problems]
+            parts += [Line(f"  {clean(note)}") for note in attempt.notes]
         return Page(*parts)
 
 
 def _said_steps(one: AttemptState) -> str:
-    """``3 steps``, or where they are others ``statistics of 4 steps``."""
+    """Return ``3 steps``, or where they are others ``statistics of 4 steps``."""
     steps, measured = plural(one.num_steps, "step"), plural(one.num_measured, "step")
     if one.num_measured in (0, one.num_steps):
         return steps
@@ -128,14 +128,14 @@ def examine(path: Path, told: Callable[[int], None] = lambda nbytes: None) -> Di
     Raises:
         RunError: it is no run.
     """
-    found = [_examined_rank(attempts, told) for attempts in attempts_by_rank(path).values()]
-    return Diagnosis(tuple(state for states in found for state in states))
+    ranks = [_examined_rank(attempts, told) for attempts in attempts_by_rank(path).values()]
+    return Diagnosis(tuple(state for states in ranks for state in states))
 
 
 def _examined_rank(
     attempts: dict[int, AttemptReader], told: Callable[[int], None]
 ) -> list[AttemptState]:
-    """The attempts of a rank, and what is missing between them."""
+    """Return the attempts of a rank, and what is missing between them."""
     states = {number: _examined(one, told) for number, one in attempts.items()}
     spans: dict[int, Span | None] = {}
     for number, one in attempts.items():
@@ -143,9 +143,12 @@ def _examined_rank(
             spans[number], damaged = look_through(one.folder)
             states[number].problems += damaged
         states[number].num_measured = len(measured_steps(one.folder))
-    limits = limits_of(attempts)
-    measured = (*unmeasured(attempts, limits, spans), *partial_statistics(attempts, limits, spans))
-    for gap in (*gaps_of(attempts, limits), *measured):
+    valid_until = valid_until_of(attempts)
+    measured = (
+        *unmeasured(attempts, valid_until, spans),
+        *partial_statistics(attempts, valid_until, spans),
+    )
+    for gap in (*gaps_of(attempts, valid_until), *measured):
         state = states[gap.attempt]
         (state.problems if gap.is_lost else state.notes).append(gap.reason)
     return list(states.values())
@@ -157,7 +160,7 @@ def _examined(one: AttemptReader, told: Callable[[int], None]) -> AttemptState:
     if state == "open":
         state = "growing" if one.is_growing else "ended"
     nbytes, steps = int(np.asarray(index.columns["nbytes"]).sum()), np.unique(index.columns["step"])
-    found = AttemptState(
+    state_of_attempt = AttemptState(
         folder=one.folder,
         state=state,
         num_steps=len(steps),
@@ -167,20 +170,22 @@ def _examined(one: AttemptReader, told: Callable[[int], None]) -> AttemptState:
         problems=list(one.lost),
     )
     if "why" in one.facts:
-        found.problems.append(str(one.facts["why"]))
+        state_of_attempt.problems.append(str(one.facts["why"]))
     if one.progress is None and "every" in one.facts:
-        found.problems.append(f"{PROGRESS} is damaged: steps that were lost are not known")
+        state_of_attempt.problems.append(
+            f"{PROGRESS} is damaged: steps that were lost are not known"
+        )
     committed = 0 if one.progress is None else one.progress.num_committed
     if committed > one.num_commits:
         many = plural(committed - one.num_commits, "commit")
-        found.problems.append(f"{JOURNAL} lacks {many} that stood in it")
+        state_of_attempt.problems.append(f"{JOURNAL} lacks {many} that stood in it")
     if state == "closed":
-        found.problems += _wrong_index(one)
-        found.problems += _wrong_series(one)
-        found.problems += _wrong_headers(one)
-    found.problems += _wrong_values(one.folder, index, told)
-    found.problems = list(dict.fromkeys(found.problems))
-    return found
+        state_of_attempt.problems += _wrong_index(one)
+        state_of_attempt.problems += _wrong_series(one)
+        state_of_attempt.problems += _wrong_headers(one)
+    state_of_attempt.problems += _wrong_values(one.folder, index, told)
+    state_of_attempt.problems = list(dict.fromkeys(state_of_attempt.problems))
+    return state_of_attempt
 
 
 # ---------------------------------------------------------------------- values

@@ -54,8 +54,10 @@ def open_folder(
 
 def _files_in(path: Path) -> str:
     """The end of a sentence: runs in files that may have been meant."""
-    found = sorted(one.name for one in path.glob("*.safetensors") if one.is_file())[:3]
-    return f"; did you mean {', '.join(repr(str(path / one)) for one in found)}?" if found else "."
+    names = sorted(one.name for one in path.glob("*.safetensors") if one.is_file())[:3]
+    return (
+        f"; did you mean {', '.join(repr(str(path / name)) for name in names)}?" if names else "."
+    )
 
 
 class FolderSource:
@@ -89,7 +91,7 @@ class FolderSource:
 
     def refresh(self) -> bool:
         """Read what was committed since the last call. Return whether anything was new."""
-        news = [one.refresh() for one in list(self._ranks.values())]
+        news = [rank.refresh() for rank in list(self._ranks.values())]
         is_news = any([self._find_ranks(), *news])
         if is_news:
             self.__dict__.pop("_merged_source", None)
@@ -105,7 +107,7 @@ class FolderSource:
 
     @property
     def reopen(self) -> Callable[[], Run]:
-        """A function that opens the run again."""
+        """Return a function that opens the run again."""
         from torchtap.runs.open_run import open_run
 
         return partial(open_run, self._path, verify=self._verify)
@@ -119,33 +121,33 @@ class FolderSource:
 
     @property
     def meta(self) -> Meta:
-        """The metadata of the model."""
+        """Return the metadata of the model."""
         return self._merged_source.meta
 
     @property
     def series(self) -> Series:
-        """The series of all ranks."""
+        """Return the series of all ranks."""
         return self._merged_source.series
 
     @property
     def statistics(self) -> Sequence[Statistic] | None:
         """The further statistics of all ranks; ``None`` if one does not say them, or not yet."""
-        found: list[Statistic] = []
-        for one in self._ranks.values():
-            if one.statistics is None:
+        own: list[Statistic] = []
+        for rank in self._ranks.values():
+            if rank.statistics is None:
                 return None
-            found += one.statistics
-        return found
+            own += rank.statistics
+        return own
 
     @property
     def absent(self) -> Sequence[Absence]:
-        """The absences of all ranks, and the ranks that cannot be merged."""
+        """Return the absences of all ranks, and the ranks that cannot be merged."""
         return [*self._merged_source.absent, *self._left_out]
 
     @property
     def expected(self) -> Sequence[Site]:
         """Sites in the order in which calls have them."""
-        return list(dict.fromkeys(site for one in self._ranks.values() for site in one.expected))
+        return list(dict.fromkeys(site for rank in self._ranks.values() for site in rank.expected))
 
     @property
     def scalars(self) -> Scalars:
@@ -155,16 +157,16 @@ class FolderSource:
     @property
     def notes(self) -> StepNotes:
         """Notes on the steps of all ranks, also of steps that not all of them have."""
-        return merged_notes(one.notes for one in self._merged_ranks.values())
+        return merged_notes(rank.notes for rank in self._merged_ranks.values())
 
     @property
     def ranks(self) -> RankNumbers | None:
-        """The numbers of each rank."""
+        """Return the numbers of each rank."""
         return self._merged_source.ranks
 
     @cached_property
     def _merged_source(self) -> Source:
-        """The source of all ranks merged."""
+        """Return the source of all ranks merged."""
         from torchtap.runs.merging.merged_source import merge_sources
 
         named = [(f"rank {number}", one) for number, one in self._merged_ranks.items()]
@@ -182,10 +184,10 @@ class FolderSource:
     @cached_property
     def _left_out(self) -> list[Absence]:
         """Ranks that cannot be merged with the others; what they have is read by ``run.rank``."""
-        found = {number: self._why_left_out(one) for number, one in self._ranks.items()}
+        reasons = {number: self._why_left_out(one) for number, one in self._ranks.items()}
         return [
             Absence(WHOLE_RUN, f"rank {number} is left out: {why}; run.rank({number}) reads it")
-            for number, why in found.items()
+            for number, why in reasons.items()
             if why
         ]
 
@@ -199,4 +201,4 @@ class FolderSource:
 
 
 def _are_of_a_data_set(ranks: Iterable[RankSource]) -> bool:
-    return any(one.meta.labels.get("kind") == DATA_SET for one in ranks)
+    return any(rank.meta.labels.get("kind") == DATA_SET for rank in ranks)

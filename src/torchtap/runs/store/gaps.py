@@ -15,7 +15,7 @@ from torchtap.runs.store.attempt_reader import AttemptReader
 from torchtap.runs.store.measured_rows import Span
 
 Attempts = Mapping[int, AttemptReader]
-Limits = Mapping[int, int | None]
+ValidUntil = Mapping[int, int | None]
 """Attempt -> the first step in which a later one counts; ``None`` for none."""
 
 
@@ -37,7 +37,7 @@ class Gap(NamedTuple):
     is_lost: bool
 
 
-def gaps_of(attempts: Attempts, limits: Limits) -> list[Gap]:
+def gaps_of(attempts: Attempts, valid_until: ValidUntil) -> list[Gap]:
     """Return the steps that are missing after the last commit of each attempt.
 
     Each gap ends before the step at which a later attempt begins. After an attempt that no later
@@ -45,31 +45,34 @@ def gaps_of(attempts: Attempts, limits: Limits) -> list[Gap]:
 
     Args:
         attempts: of one rank.
-        limits: see :data:`Limits`.
+        valid_until: see :data:`ValidUntil`.
     """
-    found = []
+    gaps = []
     for number, one in attempts.items():
         if one.is_growing:
             continue
-        limit = limits[number]
-        following = None if limit is None else _least([limit, *_began_after(number, attempts)])
-        found += [_gap_behind(number, one, limit, following), _half_step(number, one, limit)]
-    return [gap for gap in found if gap is not None]
+        until = valid_until[number]
+        following = None if until is None else _least([until, *_began_after(number, attempts)])
+        gaps += [
+            _gap_behind(number, one, until, following),
+            _half_step(number, one, until),
+        ]
+    return [gap for gap in gaps if gap is not None]
 
 
 def _gap_behind(
-    number: int, one: AttemptReader, limit: int | None, following: int | None
+    number: int, one: AttemptReader, until: int | None, following: int | None
 ) -> Gap | None:
     """Steps between the last commit of an attempt and the next attempt, or the end.
 
     Args:
         number: of the attempt.
         one: it.
-        limit: the first step in which a later attempt counts.
+        until: the first step in which a later attempt counts.
         following: where that one began, which may be before it has anything.
     """
     came = None if one.progress is None else one.progress.running
-    last = next((commit.step for commit in one.last_commits(limit, 1)), None)
+    last = next((commit.step for commit in one.last_commits(until, 1)), None)
     begins = _begins(one, last)
     has_lost = one.state != "closed" and (_has_uncommitted(one) or one.state == "failed")
     if one.facts.get("values_every", 1) is None and not has_lost:
@@ -101,9 +104,9 @@ def _has_uncommitted(one: AttemptReader) -> bool:
     return one.progress is not None and one.progress.num_handed > one.num_commits
 
 
-def _half_step(number: int, one: AttemptReader, limit: int | None) -> Gap | None:
-    """A step of which a flush committed a part, in an attempt that was not closed."""
-    last = next(iter(one.last_commits(limit, 1)), None)
+def _half_step(number: int, one: AttemptReader, until: int | None) -> Gap | None:
+    """Return a step of which a flush committed a part, in an attempt that was not closed."""
+    last = next(iter(one.last_commits(until, 1)), None)
     if last is None or last.is_closed or one.state == "closed":
         return None
     reason = (
@@ -116,49 +119,51 @@ def _half_step(number: int, one: AttemptReader, limit: int | None) -> Gap | None
 # ---------------------------------------------------------------------- statistics
 
 
-def unmeasured(attempts: Attempts, limits: Limits, spans: Mapping[int, Span | None]) -> list[Gap]:
+def unmeasured(
+    attempts: Attempts, valid_until: ValidUntil, spans: Mapping[int, Span | None]
+) -> list[Gap]:
     """Steps after the last row of each attempt, of which the statistics are missing.
 
     Args:
         attempts: of one rank.
-        limits: see :data:`Limits`.
+        valid_until: see :data:`ValidUntil`.
         spans: of each attempt, the steps of which it has rows, if it was not closed.
     """
-    found = []
+    gaps = []
     for number, one in attempts.items():
         if not one.facts.get("measures") or one.is_growing:
             continue
         later = [_first_measured(attempts[key], spans.get(key)) for key in attempts if key > number]
-        limit = _least([limits[number], *(first for first in later if first is not None)])
-        following = None if limit is None else _least([limit, *_began_after(number, attempts)])
-        found.append(_unmeasured_behind(number, one, spans.get(number), following))
-    return [gap for gap in found if gap is not None]
+        until = _least([valid_until[number], *(first for first in later if first is not None)])
+        following = None if until is None else _least([until, *_began_after(number, attempts)])
+        gaps.append(_unmeasured_behind(number, one, spans.get(number), following))
+    return [gap for gap in gaps if gap is not None]
 
 
 def partial_statistics(
-    attempts: Attempts, limits: Limits, spans: Mapping[int, Span | None]
+    attempts: Attempts, valid_until: ValidUntil, spans: Mapping[int, Span | None]
 ) -> list[Gap]:
     """Steps of which the numbers alone are there: an attempt writes the rest when it is closed.
 
     Args:
         attempts: of one rank.
-        limits: see :data:`Limits`.
+        valid_until: see :data:`ValidUntil`.
         spans: as of :func:`unmeasured`.
     """
-    found = []
+    gaps = []
     for number, one in attempts.items():
         kept, span = one.facts.get("until_the_end"), spans.get(number)
         if not kept or span is None or one.is_growing or "series" in one.facts:
             continue
         later = [_first_measured(attempts[key], spans.get(key)) for key in attempts if key > number]
-        limit = _least([limits[number], *(first for first in later if first is not None)])
+        until = _least([valid_until[number], *(first for first in later if first is not None)])
         every = one.facts.get("every")
-        end = span.last + 1 if limit is None else min(span.last + 1, limit)
+        end = span.last + 1 if until is None else min(span.last + 1, until)
         steps = _multiples(range(span.first, end), every if isinstance(every, int) else 1)
         if steps:
             said = f"of {said_steps(steps)} there are the numbers, and not {' and '.join(kept)}"
-            found.append(Gap(number, steps[0], f"attempt {number} was not closed: {said}", False))
-    return found
+            gaps.append(Gap(number, steps[0], f"attempt {number} was not closed: {said}", False))
+    return gaps
 
 
 def _unmeasured_behind(
@@ -195,7 +200,7 @@ def _first_measured(one: AttemptReader, span: Span | None) -> int | None:
 
 
 def _begins(one: AttemptReader, last: int | None) -> int | None:
-    """The first step after all that an attempt has, if it came to any."""
+    """Return the first step after all that an attempt has, if it came to any."""
     began = one.first_step if one.progress is None else one.progress.began
     known = [began, None if last is None else last + 1]
     return max((step for step in known if step is not None and step >= 0), default=None)

@@ -67,13 +67,13 @@ class RowsReader:
         series = self.series if phase == FORWARD else self.series.evaluation
         if series is None:
             return {}
-        found = {}
+        by_site = {}
         steps, rows = series.rows.as_array()
         for place, site in enumerate(series.measured):
             there = np.flatnonzero(rows[:, place, NUM_TENSORS]).tolist()
             own = {steps[at]: rows[at, place] for at in there}
-            found[site_text(site.site)] = described(site), own
-        return found
+            by_site[site_text(site.site)] = described(site), own
+        return by_site
 
     def _take(self, new: NewRows) -> None:
         series = self._of_phase(new.phase)

@@ -126,8 +126,8 @@ class Sealed(NamedTuple):
         if nbytes.min() < 0 or (nbytes != expected_bytes(self.kept)).any():
             return False
         ends -= nbytes
-        found = (columns["offset"], self.last)
-        return all(one.min() >= 0 and bool((one <= ends).all()) for one in found)
+        given = (columns["offset"], self.last)
+        return all(one.min() >= 0 and bool((one <= ends).all()) for one in given)
 
 
 def read_index(path: Path, expected: Any) -> Sealed | None:

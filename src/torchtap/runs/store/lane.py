@@ -42,17 +42,17 @@ class OpenFiles:
         self._open: OrderedDict[Path, int] = OrderedDict()
 
     def get(self, path: Path) -> int:
-        """A descriptor to write to a file that is there."""
-        found = self._open.get(path)
-        if found is None:
+        """Return a descriptor to write to a file that is there."""
+        descriptor = self._open.get(path)
+        if descriptor is None:
             if len(self._open) >= self._most:
                 _, oldest = self._open.popitem(last=False)
                 os.close(oldest)
             # No link is followed: a folder that another user can write into could lead elsewhere.
-            found = self._open[path] = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+            descriptor = self._open[path] = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         else:
             self._open.move_to_end(path)
-        return found
+        return descriptor
 
     def each(self, tasks: Sequence[tuple[Path, Callable[[int], object]]]) -> None:
         """Call functions that wait for the disk with the descriptors of files, several at once.

@@ -88,12 +88,12 @@ def attempts_in(rank: Path) -> dict[int, Path]:
 
 
 def _numbered(folder: Path, pattern: re.Pattern[str]) -> dict[int, Path]:
-    found: dict[int, Path] = {}
+    folders: dict[int, Path] = {}
     for one in sorted(folder.iterdir()):
         match = pattern.fullmatch(one.name)
         if match is not None and one.is_dir():
-            found[int(match[1])] = one
-    return dict(sorted(found.items()))
+            folders[int(match[1])] = one
+    return dict(sorted(folders.items()))
 
 
 def has_statistics(attempt: Path) -> bool:
@@ -134,12 +134,12 @@ def read_json(path: Path) -> dict[str, Any]:
         body = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
         raise RunError(f"{path} is damaged: it is no JSON ({error}).") from error
-    found = body.get("format") if isinstance(body, dict) else None
-    if found != FORMAT:
-        is_later = isinstance(found, int) and found > FORMAT
+    version = body.get("format") if isinstance(body, dict) else None
+    if version != FORMAT:
+        is_later = isinstance(version, int) and version > FORMAT
         way_out = " Update torchtap to read it." if is_later else ""
         known = f"this torchtap reads format {FORMAT}"
-        raise OtherFormatError(f"{path} has format {found!r}; {known}.{way_out}")
+        raise OtherFormatError(f"{path} has format {version!r}; {known}.{way_out}")
     expected = body.pop("crc32", None)
     if expected != _checksum(body):
         raise RunError(f"{path} is damaged: it does not have its checksum.")

@@ -43,9 +43,9 @@ class MappedRows:
         count = num_steps * num_sites * ROW_WIDTH
         if self._used + count > len(self._extent) and not self._grow(count * 8):
             return np.empty(shape)
-        found: Rows = self._extent[self._used : self._used + count].reshape(shape)
+        rows: Rows = self._extent[self._used : self._used + count].reshape(shape)
         self._used += count
-        return found
+        return rows
 
     def alone(self, num_steps: int, num_sites: int) -> Rows:
         """Return rows in a file of their own, which ends with them; few rows are in memory."""

@@ -49,29 +49,31 @@ class Attempt(NamedTuple):
 
     Attributes:
         measured: all of it, or the numbers of each step alone.
-        limit: the step before which it counts; ``None`` for all.
+        until: the step before which it counts; ``None`` for all.
     """
 
     measured: RowsReader | Series
-    limit: int | None
+    until: int | None
 
 
-def joined(attempts: Sequence[Attempt]) -> Series:
+def joined_attempts(attempts: Sequence[Attempt]) -> Series:
     """Join the measurements of several attempts into one series.
 
     A later attempt supersedes from the first step that it measured on, too.
     """
-    found = {
-        phase: [_sites_of(one.measured, phase) for one in attempts] for phase in (FORWARD, EVAL)
+    by_phase = {
+        phase: [_sites_of(attempt.measured, phase) for attempt in attempts]
+        for phase in (FORWARD, EVAL)
     }
-    limits: list[int | None] = []
-    limit: int | None = None
+    valid_until: list[int | None] = []
+    until: int | None = None
+    # From the last attempt backwards: one counts until the first step that any later one measured.
     for place in reversed(range(len(attempts))):
-        limits.append(_least(limit, attempts[place].limit))
-        sites = [rows for own in found.values() for _, rows in own[place].values()]
-        limit = _least(limit, min((step for rows in sites for step in rows), default=None))
-    series = _Joining(attempts, found[FORWARD], limits[::-1], FORWARD).series
-    evaluation = _Joining(attempts, found[EVAL], limits[::-1], EVAL).series
+        valid_until.append(_least(until, attempts[place].until))
+        sites = [rows for own in by_phase.values() for _, rows in own[place].values()]
+        until = _least(until, min((step for rows in sites for step in rows), default=None))
+    series = _Joining(attempts, by_phase[FORWARD], valid_until[::-1], FORWARD).series
+    evaluation = _Joining(attempts, by_phase[EVAL], valid_until[::-1], EVAL).series
     series.evaluation = evaluation if evaluation.sites else None
     return series
 
@@ -101,7 +103,7 @@ class _Joining:
     Args:
         attempts: in their order.
         sites: of each, what it measured in this phase.
-        limits: of each, the step before which it counts.
+        valid_until: of each, the step before which it is_current.
         phase: ``forward`` or ``eval``.
 
     Attributes:
@@ -112,34 +114,38 @@ class _Joining:
         self,
         attempts: Sequence[Attempt],
         sites: Sequence[_Sites],
-        limits: Sequence[int | None],
+        valid_until: Sequence[int | None],
         phase: str,
     ) -> None:
-        self._parts = [_Part(_series_of(one.measured, phase)) for one in attempts]
+        self._parts = [_Part(_series_of(attempt.measured, phase)) for attempt in attempts]
         kept = [one.series for one in self._parts if one.series is not None]
         last = kept[-1] if kept else Series(1)
         self.series = Series(max((one.keep for one in kept), default=1), last.statistics)
         self.series.has_histograms = any(one.has_histograms for one in kept)
         self._owners: dict[int, _Part] = {}
         by_step: dict[int, dict[int, Rows]] = {}
-        for part, own, limit in zip(self._parts, sites, limits, strict=True):
-            self._add_rows(part, own, limit, by_step)
+        for part, own, until in zip(self._parts, sites, valid_until, strict=True):
+            self._add_rows(part, own, until, by_step)
         for place, site in enumerate(self.series.measured):
             self._describe_whole(place, site)
         self._restore(by_step)
 
     def _add_rows(
-        self, part: _Part, sites: _Sites, limit: int | None, by_step: dict[int, dict[int, Rows]]
+        self,
+        part: _Part,
+        sites: _Sites,
+        until: int | None,
+        by_step: dict[int, dict[int, Rows]],
     ) -> None:
         for text, (known, rows) in sites.items():
-            counted = [step for step in rows if limit is None or step < limit]
-            part.is_cut |= len(counted) < len(rows)
-            if not counted:
+            current = [step for step in rows if until is None or step < until]
+            part.is_cut |= len(current) < len(rows)
+            if not current:
                 continue
             place = self.series.place_of(site_of(text))
             _describe(self.series.measured[place], known)
-            part.steps[place] = counted
-            for step in counted:
+            part.steps[place] = current
+            for step in current:
                 by_step.setdefault(step, {})[place] = rows[step]
                 self._owners[step] = part
 
@@ -149,6 +155,7 @@ class _Joining:
         for number, step in enumerate(steps):
             for place, row in by_step[step].items():
                 whole[number, place] = row
+        # Histograms and states are handed over as functions: most are never asked for.
         kept = SavedSteps(filter(self._is_kept, steps), self._histograms, self._states)
         self.series.restore(steps, whole, kept)
 
@@ -174,6 +181,8 @@ class _Joining:
             site.why_no_mean = NOT_CLOSED
         elif lost:
             site.why_no_mean = lost[0]
+        # Sums over samples are kept over all steps of an attempt together: what steps that count no
+        # longer added to them cannot be taken out.
         elif any(part.is_cut for part in parts):
             site.why_no_mean = _SUPERSEDED
         else:
@@ -188,20 +197,20 @@ class _Joining:
 
     def _histograms(self, step: int) -> dict[int, Histogram]:
         """Return the histograms of one step, or of all."""
-        found = {}
+        histograms = {}
         for place, site in enumerate(self.series.measured):
             if step == ALL_STEPS:
                 parts = [self._total(part, place) for part in self._having(place)]
                 there = [one for one in parts if one is not None]
                 if there and len(there) == len(parts):
-                    found[place] = HISTOGRAMS.merge(there)
+                    histograms[place] = HISTOGRAMS.merge(there)
                 continue
             part = self._owners[step]
             if part.series is not None and step in part.steps.get(place, ()):
-                counted = part.series.histogram(step, part.series.known_place(site.site))
-                if counted is not None:
-                    found[place] = counted
-        return found
+                current = part.series.histogram(step, part.series.known_place(site.site))
+                if current is not None:
+                    histograms[place] = current
+        return histograms
 
     def _states(self, step: int, place: int) -> States | None:
         """Return states of the further statistics in one step, or in all."""
@@ -230,8 +239,8 @@ class _Joining:
         at = own.known_place(self.series.measured[place].site)
         if not part.is_cut:
             return own.states_at(ALL_STEPS, at)
-        counted = own.states_of(at, part.steps[place])
-        return [Missing(f"{_SUPERSEDED}.")] * many if counted is None else counted
+        current = own.states_of(at, part.steps[place])
+        return [Missing(f"{_SUPERSEDED}.")] * many if current is None else current
 
 
 def _series_of(measured: RowsReader | Series, phase: str) -> Series | None:

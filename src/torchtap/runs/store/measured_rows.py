@@ -23,7 +23,7 @@ DERIVED = ("std", "rms", "l2", "absmax")
 
 
 def schema_of(*, is_sealed: bool) -> Any:
-    """The columns of the stream, or of the table that a closed attempt has."""
+    """Return the columns of the stream, or of the table that a closed attempt has."""
     import pyarrow as pa
 
     text = pa.dictionary(pa.int32(), pa.string()) if is_sealed else pa.string()
@@ -46,19 +46,19 @@ class Span(NamedTuple):
 
 
 def span_of(steps: Sequence[int]) -> Span | None:
-    """The span of some steps, if there are any."""
+    """Return the span of some steps, if there are any."""
     return Span(min(steps), max(steps)) if steps else None
 
 
 def together(one: Span | None, two: Span | None) -> Span | None:
-    """The span of two."""
+    """Return the span of two."""
     if one is None or two is None:
         return one or two
     return Span(min(one.first, two.first), max(one.last, two.last))
 
 
 def look_through(folder: Path) -> tuple[Span | None, list[str]]:
-    """The steps of which an attempt has rows, and what of them is damaged; keeps no row."""
+    """Return the steps of which an attempt has rows, and what of them is damaged; keeps no row."""
     from torchtap.runs.store.streams import Damage, read_stream
 
     if is_misplaced(folder):
@@ -76,23 +76,23 @@ def look_through(folder: Path) -> tuple[Span | None, list[str]]:
 
 
 def measured_steps(folder: Path) -> list[int]:
-    """The steps of which an attempt has rows; of what is damaged those that can be read."""
+    """Return the steps of which an attempt has rows; of what is damaged those that can be read."""
     import pyarrow as pa
     import pyarrow.parquet
 
-    found: set[int] = set()
+    steps: set[int] = set()
     with suppress(OSError, pa.ArrowException), (folder / SEALED_STATISTICS).open("rb") as stream:
         for batch in pyarrow.parquet.ParquetFile(stream).iter_batches(columns=["step"]):
-            found.update(batch.column("step").unique().to_pylist())
-    if found:
-        return sorted(found)
+            steps.update(batch.column("step").unique().to_pylist())
+    if steps:
+        return sorted(steps)
     from torchtap.runs.store.streams import Damage, read_stream
 
     with suppress(FileNotFoundError):
         for one in read_stream(folder / STATISTICS, schema_of(is_sealed=False)):
             if not isinstance(one, Damage):
-                found.update(one.batch.column("step").unique().to_pylist())
-    return sorted(found)
+                steps.update(one.batch.column("step").unique().to_pylist())
+    return sorted(steps)
 
 
 MISPLACED = (

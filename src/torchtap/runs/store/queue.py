@@ -73,7 +73,7 @@ class EndOfStep:
 
 
 @dataclass(frozen=True, slots=True)
-class Statistics:
+class MeasuredRows:
     """Rows of statistics to be written."""
 
     measured: Measured
@@ -94,7 +94,7 @@ class Request:
     done: threading.Event = field(default_factory=threading.Event)
 
 
-Item = Values | SmallValues | EndOfStep | Statistics | Request
+Item = Values | SmallValues | EndOfStep | MeasuredRows | Request
 
 
 class ByteQueue:
@@ -150,7 +150,7 @@ class ByteQueue:
                 self._changed.notify_all()
 
     def get(self, most: float | None = None) -> list[Item]:
-        """The next items; waits for them, and after ``most`` seconds returns none."""
+        """Return the next items; waits for them, and after ``most`` seconds returns none."""
         with self._changed:
             if not self._changed.wait_for(lambda: bool(self._items), most):
                 return []

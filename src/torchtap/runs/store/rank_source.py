@@ -16,12 +16,12 @@ from torchtap.runs.scalars import Scalars
 from torchtap.runs.step_notes import StepNotes
 from torchtap.runs.store.attempt_reader import AttemptReader
 from torchtap.runs.store.commit_facts import CommitFacts
-from torchtap.runs.store.gaps import Limits, partial_statistics, unmeasured
-from torchtap.runs.store.history import absences, counted, counts, limits_of
-from torchtap.runs.store.index import CODED, Index, joined
+from torchtap.runs.store.gaps import ValidUntil, partial_statistics, unmeasured
+from torchtap.runs.store.history import absences, current_values, is_current, valid_until_of
+from torchtap.runs.store.index import CODED, Index, joined_indices
 from torchtap.runs.store.layout import attempts_in, has_statistics, is_attempt, value_path
 from torchtap.runs.store.mapped import MappedFiles, MappedValues
-from torchtap.runs.store.measured_history import Attempt, joined as joined_series
+from torchtap.runs.store.measured_history import Attempt, joined_attempts
 from torchtap.runs.store.site_text import site_of
 from torchtap.runs.store.statistics_files import MeasuredReader
 from torchtap.stats.catalogue.protocol import Statistic
@@ -37,7 +37,7 @@ _NOTHING_MEASURED = Series(1)
 class RankSource:
     """The source of the run of one rank: its attempts as one history.
 
-    Which steps of an attempt count: :func:`~torchtap.runs.store.history.limits_of`.
+    Which steps of an attempt count: :func:`~torchtap.runs.store.history.valid_until_of`.
 
     Args:
         folder: of the rank, or of one attempt.
@@ -82,7 +82,7 @@ class RankSource:
         """Read what was committed since the last call. Return whether anything was new."""
         for number, one in self.attempts.items():
             self._look(number, one.folder)
-        news = [one.refresh() for one in self.attempts.values()]
+        news = [attempt.refresh() for attempt in self.attempts.values()]
         news += self._read_measured()
         is_news = any([self._find_attempts(), *news])
         if is_news:
@@ -106,27 +106,29 @@ class RankSource:
     def _build(self) -> None:
         if len(self.attempts) == 1:
             ((number, one),) = self.attempts.items()
-            self._limits: Limits = {number: None}
+            self._valid_until: ValidUntil = {number: None}
             whole = one.index
             paths = [value_path(one.folder, name) for name in whole.tables.file]
         else:
             whole, paths = self._joined_attempts()
         values = MappedValues(whole, paths, self._files, verify=self._verify)
         self.records = Records.from_index(values, whole)
+        # These are cached_property: without the entry they are computed again.
         self.__dict__.pop("scalars", None)
         self.__dict__.pop("notes", None)
         self.__dict__.pop("series", None)
 
     def _joined_attempts(self) -> tuple[Index, list[Path]]:
         """Return the values that count of all attempts, and the files that they are in."""
-        self._limits = limits_of(self.attempts)
+        self._valid_until = valid_until_of(self.attempts)
         parts = [
-            _renamed(counted(one.index, self._limits[number]), number)
+            _renamed(current_values(one.index, self._valid_until[number]), number)
             for number, one in self.attempts.items()
         ]
-        whole = joined([part for part in parts if len(part)] or [Index.empty()])
+        whole = joined_indices([part for part in parts if len(part)] or [Index.empty()])
         paths = []
         for name in whole.tables.file:
+            # As _renamed() put them together.
             number, _, own = name.rpartition("/")
             paths.append(value_path(self.attempts[int(number)].folder, own))
         return whole, paths
@@ -136,8 +138,8 @@ class RankSource:
     @property
     def meta(self) -> Meta:
         """The metadata of the model, as the last attempt has it."""
-        for one in reversed(self.attempts.values()):
-            body = one.facts.get("meta")
+        for attempt in reversed(self.attempts.values()):
+            body = attempt.facts.get("meta")
             if body is not None:
                 return meta_of(body)
         return Meta()
@@ -145,15 +147,15 @@ class RankSource:
     @property
     def is_described(self) -> bool:
         """Return whether an attempt says which rank and model it is of."""
-        return any(one.facts.get("meta") is not None for one in self.attempts.values())
+        return any(attempt.facts.get("meta") is not None for attempt in self.attempts.values())
 
     @property
     def expected(self) -> list[Site]:
         """Sites in the order in which calls have them."""
         return [
             site_of(text)
-            for one in self.attempts.values()
-            for text in one.facts.get("expected", ())
+            for attempt in self.attempts.values()
+            for text in attempt.facts.get("expected", ())
         ]
 
     @cached_property
@@ -164,12 +166,12 @@ class RankSource:
     @cached_property
     def scalars(self) -> Scalars:
         """Numbers that were logged."""
-        return self._told.scalars(self.attempts, self._limits)
+        return self._told.scalars(self.attempts, self._valid_until)
 
     @cached_property
     def notes(self) -> StepNotes:
         """Times, ids and labels of the steps."""
-        return self._told.notes(self.attempts, self._limits)
+        return self._told.notes(self.attempts, self._valid_until)
 
     def _read_measured(self) -> list[bool]:
         """Read the statistics of the attempts that have any; whether anything of each was new."""
@@ -191,10 +193,10 @@ class RankSource:
             return only.rows.series  # It grows with what is read: nothing is joined again.
         if all(one.sealed is None and one.rows.span is None for one in self._measured.values()):
             return _NOTHING_MEASURED
-        limits = self._limits
-        return joined_series(
+        valid_until = self._valid_until
+        return joined_attempts(
             [
-                Attempt(one.sealed or one.rows, limits[number])
+                Attempt(one.sealed or one.rows, valid_until[number])
                 for number, one in self._measured.items()
             ]
         )
@@ -216,16 +218,16 @@ class RankSource:
         lost = [why for one in self._measured.values() for why in (*one.lost, *one.rows.lost)]
         spans = {number: one.rows.span for number, one in self._measured.items()}
         for missing in (unmeasured, partial_statistics):
-            lost += [gap.reason for gap in missing(self.attempts, self._limits, spans)]
+            lost += [gap.reason for gap in missing(self.attempts, self._valid_until, spans)]
         unwritten = [
             entry
             for number, one in self._measured.items()
             if one.sealed is not None
-            and any(counts(step, self._limits[number]) for step in one.sealed.steps[:1])
+            and any(is_current(step, self._valid_until[number]) for step in one.sealed.steps[:1])
             for entry in one.unwritten
         ]
-        found = [*absences(self.attempts), *(Absence(WHOLE_RUN, why) for why in lost)]
-        return [*found, *dict.fromkeys(unwritten)]
+        absent = [*absences(self.attempts), *(Absence(WHOLE_RUN, why) for why in lost)]
+        return [*absent, *dict.fromkeys(unwritten)]
 
 
 def _renamed(index: Index, number: int) -> Index:

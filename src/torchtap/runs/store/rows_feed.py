@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from torchtap.runs.store.mapped_rows import MappedRows
-from torchtap.runs.store.queue import ByteQueue, Statistics
+from torchtap.runs.store.queue import ByteQueue, MeasuredRows
 from torchtap.runs.store.statistics_files import EVERY, measured_in, phases_of
 from torchtap.stats.series import Series
 from torchtap.stats.sink import PATIENCE
@@ -65,7 +65,7 @@ class RowsFeed:
                 self._hand_ended(phase, one)
                 has_come = running is not None and running > self._last_closed
                 if has_come and running in one.rows.after(self._handed.get(phase)):
-                    self._queue.put(Statistics(measured_in(one, phase, [running])))
+                    self._queue.put(MeasuredRows(measured_in(one, phase, [running])))
 
     def hand_over_ended(self) -> None:
         """Hand on the rows of steps that have ended, if any, to the thread that writes: by itself.
@@ -74,6 +74,7 @@ class RowsFeed:
         """
         if self._ended is None or self._rows is None or self._num_handed == self._num_closed:
             return
+        # The training's thread may hold the lock and wait for the very thread that asks here.
         if not self._lock.acquire(timeout=PATIENCE):
             return
         try:
@@ -99,7 +100,8 @@ class RowsFeed:
         new = [step for step in came if step <= self._last_closed]
         if new:
             self._handed[phase] = new[-1]
+        # Steps that were handed on already come again where a late backward added to them.
         steps = sorted({*new, *series.rows.take_changed()})
         if steps:
             series.rows.move(steps, self._rows.empty, self._rows.alone)
-            self._queue.put(Statistics(measured_in(series, phase, steps)))
+            self._queue.put(MeasuredRows(measured_in(series, phase, steps)))

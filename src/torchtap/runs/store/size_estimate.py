@@ -136,17 +136,17 @@ def size_of_statistics(series: Series | None, num_steps: int | None) -> tuple[in
     """
     per_step = fixed = 0
     parts = [] if series is None else [series, series.evaluation]
-    for one in parts:
-        if one is None or not one.steps:
+    for part in parts:
+        if part is None or not part.steps:
             continue
-        tensors, body, _ = pack(one)
+        tensors, body, _ = pack(part)
         grown = sum(t.nbytes for name, t in tensors.items() if name.endswith((".rows", ".steps")))
-        kept = sum(map(one.is_kept, one.steps))
+        kept = sum(map(part.is_kept, part.steps))
         # Histograms and states: of each step that is kept, and of all steps together.
         held = sum(tensor.nbytes for tensor in tensors.values()) - grown
-        will_be = one.keep if num_steps is None else min(one.keep, num_steps)
-        sums = sum(m.mean_sum.nbytes for m in one.measured if m.mean_sum is not None)
+        will_be = part.keep if num_steps is None else min(part.keep, num_steps)
+        sums = sum(m.mean_sum.nbytes for m in part.measured if m.mean_sum is not None)
         fixed += len(json.dumps(body)) + sums + (held - sums) * (will_be + 1) // (kept + 1)
-        text = sum(len(site_text(site)) for site in one.sites)
-        per_step += (_STREAM_ROW + _TABLE_ROW) * len(one.sites) + text + grown // len(one.steps)
+        text = sum(len(site_text(site)) for site in part.sites)
+        per_step += (_STREAM_ROW + _TABLE_ROW) * len(part.sites) + text + grown // len(part.steps)
     return per_step, fixed

@@ -29,7 +29,7 @@ CLONED = {
 
 
 def rounded(nbytes: int) -> int:
-    """The size of the buffer for so many bytes, at most 1/8 larger."""
+    """Return the size of the buffer for so many bytes, at most 1/8 larger."""
     # Batches that differ a little in length find the buffers of one another.
     step = max(_LEAST, (1 << max(nbytes - 1, 0).bit_length()) // (2 * _PARTS))
     return -(-nbytes // step) * step
@@ -51,7 +51,7 @@ class Buffers:
         self._lock = threading.Lock()
 
     def take(self, nbytes: int, *, pinned: bool) -> Tensor:
-        """A buffer of at least so many bytes.
+        """Return a buffer of at least so many bytes.
 
         Args:
             nbytes: least.
@@ -59,10 +59,10 @@ class Buffers:
         """
         size = rounded(nbytes)
         with self._lock:
-            found = self._free.get((size, pinned))
-            if found:
+            buffers = self._free.get((size, pinned))
+            if buffers:
                 self._free_bytes -= size
-                return found.pop()
+                return buffers.pop()
             while self._free_bytes and self._free_bytes + self._in_use() > self._max_bytes:
                 self._drop_one()
         return torch.empty(size, dtype=torch.uint8, pin_memory=pinned)

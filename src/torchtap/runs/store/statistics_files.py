@@ -150,7 +150,7 @@ def _batch(measured: Measured, *, is_sealed: bool) -> Any:
         _coded(np.zeros(len(at), dtype=np.int32), [measured.phase], is_sealed=is_sealed),
     ]
     arrays = [texts[0], _plain(pa.int64(), steps), texts[1]]
-    arrays += [_plain(pa.float64(), np.ascontiguousarray(one)) for one in columns]
+    arrays += [_plain(pa.float64(), np.ascontiguousarray(column)) for column in columns]
     return pa.RecordBatch.from_arrays(arrays, schema=schema_of(is_sealed=is_sealed))
 
 

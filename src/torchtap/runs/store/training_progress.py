@@ -17,7 +17,7 @@ _NUMBERS = struct.Struct("<qqqq")
 _WHOLE = struct.Struct("<qqqqI")
 
 
-class Progress(NamedTuple):
+class TrainingProgress(NamedTuple):
     """The progress of a training.
 
     Attributes:
@@ -42,10 +42,10 @@ class ProgressWriter:
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        self.last = Progress()
+        self.last = TrainingProgress()
         self.write(self.last)
 
-    def write(self, progress: Progress) -> None:
+    def write(self, progress: TrainingProgress) -> None:
         """Replace what stands there, by one call."""
         self.last = progress
         numbers = _NUMBERS.pack(*progress)
@@ -58,7 +58,7 @@ class ProgressWriter:
             self._file = -1
 
 
-def read_progress(path: Path) -> Progress | None:
+def read_progress(path: Path) -> TrainingProgress | None:
     """Read the progress of a training; return ``None`` where it is missing or damaged."""
     try:
         body = path.read_bytes()
@@ -66,4 +66,4 @@ def read_progress(path: Path) -> Progress | None:
         return None
     if len(body) != _WHOLE.size or crc32(body[: _NUMBERS.size]) != _WHOLE.unpack(body)[-1]:
         return None
-    return Progress(*_NUMBERS.unpack(body[: _NUMBERS.size]))
+    return TrainingProgress(*_NUMBERS.unpack(body[: _NUMBERS.size]))

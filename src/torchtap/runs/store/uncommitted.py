@@ -16,7 +16,7 @@ from torchtap.runs.store.checksum import crc32
 from torchtap.runs.store.journal import Head, Template, Templates
 from torchtap.runs.store.lanes import Value
 from torchtap.runs.store.layout import SMALL
-from torchtap.runs.store.small_values import SmallWriter, joined, stacked
+from torchtap.runs.store.small_values import SmallWriter, joined_bytes, stacked
 from torchtap.runs.store.staging import CLONED
 
 _Entry = tuple[int, Head, int, int, int, int, int]
@@ -26,8 +26,6 @@ _Block = tuple[list[int], Template, Column, Column, list[int]]
 """Small values that came together: places in the commit, template, steps, offsets, checksums."""
 Key = tuple[Site, int, int, str, int, tuple[str, ...]]
 """Site, step, call, phase, backward and labels of a value."""
-Where = tuple[int, int, int]
-"""Row, place and checksum of a value in its file."""
 SmallValue = tuple[int, Key, Tensor]
 
 
@@ -86,7 +84,7 @@ class Uncommitted:
         template = self._last_template
         steps = np.array([key[1] for _, key, _ in values], dtype=np.int64)
         tensors = [one for _, _, one in values]
-        data = stacked(tensors) if template.are_alike else memoryview(joined(tensors))
+        data = stacked(tensors) if template.are_alike else memoryview(joined_bytes(tensors))
         offsets, sums = self._place(template, steps, data)
         self._blocks.append(([order for order, _, _ in values], template, steps, offsets, sums))
 
@@ -98,7 +96,7 @@ class Uncommitted:
         chosen = [entries[number] for number in numbers]
         template = self._templates.of([one[1] for one in chosen], [one[3] for one in chosen])
         steps = np.array([one[2] for one in chosen], dtype=np.int64)
-        data = memoryview(joined([value for _, value in self._pending]))
+        data = memoryview(joined_bytes([value for _, value in self._pending]))
         offsets, sums = self._place(template, steps, data)
         self._pending.clear()
         for row, (number, place) in enumerate(zip(numbers, offsets.tolist(), strict=True)):
@@ -129,9 +127,11 @@ class Uncommitted:
             own = zip(orders, template.heads, *columns, offsets.tolist(), sums, strict=True)
             entries += own
         entries.sort(key=itemgetter(0))
-        template = self._templates.of([one[1] for one in entries], [one[3] for one in entries])
+        template = self._templates.of(
+            [entry[1] for entry in entries], [entry[3] for entry in entries]
+        )
         places = {"step": 2, "row": 4, "offset": 5, "crc32": 6}
-        return template, {name: [one[at] for one in entries] for name, at in places.items()}
+        return template, {name: [entry[at] for entry in entries] for name, at in places.items()}
 
     def forget(self) -> None:
         """Forget the values: they are of no commit."""

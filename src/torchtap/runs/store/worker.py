@@ -13,10 +13,10 @@ from torchtap.runs.store.lanes import Value
 from torchtap.runs.store.queue import (
     ByteQueue,
     EndOfStep,
+    MeasuredRows,
     Request,
     SmallValues,
     Staged,
-    Statistics,
     Values,
 )
 from torchtap.runs.store.rows_feed import RowsFeed
@@ -83,7 +83,7 @@ class Worker:
 
     @property
     def num_commits(self) -> int:
-        """The number of commits that were written so far; waits for none."""
+        """Return the number of commits that were written so far; waits for none."""
         return self._writer.num_commits
 
     @property
@@ -144,7 +144,7 @@ class Worker:
             self._writer.write_small()
         elif isinstance(item, EndOfStep):
             self._writer.commit(_commit_of(item, self._writer.num_made))
-        elif isinstance(item, Statistics):
+        elif isinstance(item, MeasuredRows):
             self._writer.append_statistics(item.measured)
         elif item is None or item.what == "drain":
             self._writer.write()

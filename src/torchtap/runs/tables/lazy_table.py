@@ -41,7 +41,7 @@ class LazyTable(pyarrow.dataset.Dataset):  # type: ignore[misc]
         filter: Any = None,
         **how: Any,
     ) -> Any:
-        """Some columns of some rows.
+        """Return some columns of some rows.
 
         Args:
             columns: names; all by default.
@@ -56,12 +56,12 @@ class LazyTable(pyarrow.dataset.Dataset):  # type: ignore[misc]
         return pyarrow.dataset.Scanner.from_batches([batch], schema=schema)
 
     def _rows(self, filter: Any) -> Any:
-        """The rows that an expression is true of."""
+        """Return the rows that an expression is true of."""
         said = str(filter)
         arrays = {name: self._column(name, None) for name in NAMES if name in said}
         arrays[_ROW] = plain(np.arange(len(self._columns)))
-        found = pyarrow.dataset.dataset(pa.table(arrays)).to_table(columns=[_ROW], filter=filter)
-        parts = [one for one in found.column(_ROW).chunks if len(one)]
+        filtered = pyarrow.dataset.dataset(pa.table(arrays)).to_table(columns=[_ROW], filter=filter)
+        parts = [chunk for chunk in filtered.column(_ROW).chunks if len(chunk)]
         return np.concatenate([np.zeros(0, dtype=np.int64), *map(_as_numpy, parts)])
 
     def _column(self, name: str, rows: Any) -> Any:
@@ -80,8 +80,8 @@ def plain(values: Column) -> Any:
 
 
 def _as_numpy(array: Any) -> Column:
-    found: Column = np.frombuffer(array.buffers()[1], dtype=np.int64)
-    return found[array.offset : array.offset + len(array)]
+    column: Column = np.frombuffer(array.buffers()[1], dtype=np.int64)
+    return column[array.offset : array.offset + len(array)]
 
 
 def _kind(name: str) -> Any:

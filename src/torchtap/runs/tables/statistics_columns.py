@@ -28,14 +28,14 @@ NAMES = ("site", "step", "dtype", *NUMBERS)
 
 def unicode_names(sites: Iterable[Site]) -> list[str]:
     """Return sites as texts for files, no two alike; lone surrogates are written as ``\\udXXX``."""
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     for site in sites:
         name = text = str(site).encode("utf-8", "backslashreplace").decode()
         number = 1
-        while name in found:
+        while name in names:
             name, number = f"{text}.{number}", number + 1
-        found[name] = None
-    return list(found)
+        names[name] = None
+    return list(names)
 
 
 class StatisticsIndex:
@@ -92,8 +92,8 @@ class StatisticsIndex:
         at, sites = self._at[rows], self._place[rows]
         if not len(self.rows.steps):
             return np.zeros(len(rows))
-        found: Column = self.rows.column(place)[at, sites]
-        return found
+        values: Column = self.rows.column(place)[at, sites]
+        return values
 
 
 class StatisticsColumns:
@@ -113,7 +113,7 @@ class StatisticsColumns:
 
     @property
     def dtypes(self) -> tuple[Column, list[str]]:
-        """The dtype of each row as a number, and what the numbers stand for."""
+        """Return the dtype of each row as a number, and what the numbers stand for."""
         texts = list(dict.fromkeys(self.index.dtypes))
         known = {text: number for number, text in enumerate(texts)}
         of_site = np.array([known[text] for text in self.index.dtypes], dtype=np.int32)
@@ -132,12 +132,12 @@ class StatisticsColumns:
         chosen = np.arange(len(self)) if rows is None else rows
         if name == "step":
             return self.index.step[chosen]
-        found = column_of(name, lambda one: self.index.number(getattr(places, one), chosen))
+        values = column_of(name, lambda one: self.index.number(getattr(places, one), chosen))
         if self._measured:
             where = np.flatnonzero(np.isin(chosen, list(self._measured)))
             for at in where.tolist():
-                found[at] = getattr(self._measured[int(chosen[at])], name)
-        return found
+                values[at] = getattr(self._measured[int(chosen[at])], name)
+        return values
 
     def texts(self) -> dict[str, list[str]]:
         """Return the columns of texts."""

@@ -110,6 +110,6 @@ def _connected() -> Any:
 @cache
 def _database(process: int) -> Any:
     """Return a database in memory, of this process."""
-    found = _connected()
+    database = _connected()
     atexit.register(_database.cache_clear)
-    return found
+    return database

@@ -41,6 +41,15 @@ class Table(Printed):
         steps: the steps in which any of the sites has a value, of those that were asked for.
         is_merged: whether statistics are over these steps together, and not of the last one.
         notes: what else is to be known, such as ``3 of 10 steps``.
+
+    Example:
+        >>> import torch, torchtap as tt
+        >>> relu = torch.nn.ReLU()
+        >>> with tt.watch(relu, to=tt.Stats()) as w:
+        ...     _ = relu(torch.tensor([-1.0, 3.0]))
+        >>> table = w.run.table(columns=["mean", "zeros"])
+        >>> print(table)
+        1 site...
     """
 
     rows: tuple[Any, ...]
@@ -97,15 +106,15 @@ class Table(Printed):
         """Plain dictionaries of text and numbers, ready for JSON or a data frame.
 
         Besides the site and the columns of :data:`ROW_COLUMNS` that are no pictures they hold every
-        number of docs/statistics.md, under the names of ``run.over_steps``, and every further
-        statistic whose result is one number.
+        number of docs/guides/statistics.md, under the names of ``run.over_steps``, and every
+        further statistic whose result is one number.
         """
         if self._is_of_cells:
             return [dict(row.values) for row in self.rows]
         return [_flat(row) for row in self.rows]
 
     def to_frame(self, *, library: Literal["pandas", "polars"] | None = None) -> Any:
-        """A data frame of pandas or polars.
+        """Return a data frame of pandas or polars.
 
         The columns are the keys of :meth:`as_dicts`.
 
@@ -119,7 +128,7 @@ class Table(Printed):
         return make_frame(self.as_dicts(), library)
 
     def to_text(self, *, limit: int | None = 40, width: int | None = 100) -> str:
-        """The table as text; ``print(table)`` shows it with the defaults.
+        """Return the table as text; ``print(table)`` shows it with the defaults.
 
         Args:
             limit: most rows; ``None`` for all. The rows that are left out are counted.
@@ -202,7 +211,9 @@ def _chosen(series: Series, columns: Sequence[str] | None, sort: str | None) -> 
     key = None if sort is None else sort.removeprefix("-")
     if key is not None and key not in (*names, "site"):
         names.insert(0, key)
-    _refuse_unknown([*NAMES, *ROW_COLUMNS, *(one.name for one in series.statistics)], names)
+    _refuse_unknown(
+        [*NAMES, *ROW_COLUMNS, *(statistic.name for statistic in series.statistics)], names
+    )
     return tuple(names)
 
 
@@ -212,7 +223,7 @@ def _refuse_unknown(known: Sequence[str], names: Sequence[str]) -> None:
             near = did_you_mean(name, known)
             raise InputError(
                 f"There is no column {name!r}{near} torchtap stats --columns '?' lists them, and "
-                f"docs/statistics.md."
+                f"docs/guides/statistics.md."
             )
 
 
@@ -280,7 +291,8 @@ def _measured_row(
         steps=len(steps),
         shape=stats.shape,
         dtype=stats.dtype,
-        nbytes=int(columns.of(site, "nbytes")[is_own].sum()) + sum(one.nbytes for one in others),
+        nbytes=int(columns.of(site, "nbytes")[is_own].sum())
+        + sum(other.nbytes for other in others),
         stats=stats,
         step=None if is_merged else steps[-1],
     )

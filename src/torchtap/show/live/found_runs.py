@@ -28,12 +28,12 @@ def runs_under(folder: Path) -> list[Path]:
 
     Folders that may not be read are passed over, as files of other kinds are.
     """
-    found: list[Path] = []
+    runs: list[Path] = []
     for path in _walk(folder, _DEPTH):
-        found.append(path)
-        if len(found) == _MOST:
+        runs.append(path)
+        if len(runs) == _MOST:
             break
-    return found
+    return runs
 
 
 def _walk(folder: Path, depth: int) -> Iterator[Path]:

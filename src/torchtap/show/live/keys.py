@@ -49,7 +49,7 @@ class Keys:
             termios.tcsetattr(self._file, termios.TCSADRAIN, self._before)
 
     def read(self, most: float) -> list[str]:
-        """The keys that were pressed; waits for one, for so many seconds at most."""
+        """Return the keys that were pressed; waits for one, for so many seconds at most."""
         ready, _, _ = select.select([self._file], [], [], max(most, 0.0))
         if not ready:
             return []
@@ -63,11 +63,11 @@ def keys_in(text: str) -> list[str]:
         >>> keys_in("q/a"), keys_in(chr(27) + "[B" + chr(27))
         (['q', '/', 'a'], ['down', 'escape'])
     """
-    found = []
+    keys = []
     while text:
         known = next((one for one in _SEQUENCES if text.startswith(one)), None)
         if known is not None:
-            found.append(_SEQUENCES[known])
+            keys.append(_SEQUENCES[known])
             text = text[len(known) :]
             continue
         if text.startswith("\x1b[") and len(text) > 2:
@@ -76,7 +76,7 @@ def keys_in(text: str) -> list[str]:
             continue
         first, text = text[0], text[1:]
         if first in _PLAIN:
-            found.append(_PLAIN[first])
+            keys.append(_PLAIN[first])
         elif first.isprintable():
-            found.append(first)
-    return found
+            keys.append(first)
+    return keys

@@ -46,7 +46,7 @@ def runs_page(folder: str, runs: Sequence[ListedRun], token: str) -> str:
         runs: what is in it.
         token: of the server, for the links.
     """
-    rows = "".join(_row(one, token) for one in runs)
+    rows = "".join(_row(run, token) for run in runs)
     table = (
         f"<table><caption>{len(runs):,} runs</caption><thead><tr>"
         '<th scope="col">Run</th><th scope="col">State</th><th scope="col">Step</th>'
@@ -65,7 +65,7 @@ def runs_page(folder: str, runs: Sequence[ListedRun], token: str) -> str:
 
 
 def policy_of_list() -> str:
-    """The content security policy of the list: nothing but its own style."""
+    """Return the content security policy of the list: nothing but its own style."""
     digest = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
     rest = "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     return f"default-src 'none'; style-src 'sha256-{digest}'; {rest}"

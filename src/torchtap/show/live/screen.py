@@ -97,7 +97,7 @@ def _header(frame: Frame, shown: Shown) -> Iterator[Line]:
     tone = _TONES.get(state.name, "bad")
     yield Line(f"{frame.path}  {frame.model}".strip(), "head")
     yield Line(f"{state.name}: {_told(frame)}" if _told(frame) else state.name, tone, "  ")
-    yield from (Line(_scalar(*one)) for one in list(frame.scalars.items())[:_MOST_SCALARS])
+    yield from (Line(_scalar(*item)) for item in list(frame.scalars.items())[:_MOST_SCALARS])
     more = list(frame.scalars)[_MOST_SCALARS:]
     if more:
         yield Line(f"and {', '.join(map(clean, more))}", "dim", "  ")
@@ -120,9 +120,10 @@ def _header(frame: Frame, shown: Shown) -> Iterator[Line]:
 
 
 def _findings(frame: Frame) -> Iterator[Line]:
-    for one in frame.findings[:_MOST_FINDINGS]:
-        said = f"{one.severity}: {one.rule} at {clean(one.path)}{one.when}: {clean(one.text)}"
-        yield Line(said, "bad" if one.is_alarm else "dim", "  ")
+    for finding in frame.findings[:_MOST_FINDINGS]:
+        where = f"{finding.severity}: {finding.rule} at {clean(finding.path)}{finding.when}"
+        said = f"{where}: {clean(finding.text)}"
+        yield Line(said, "bad" if finding.is_alarm else "dim", "  ")
     num_left = len(frame.findings) - _MOST_FINDINGS
     if num_left > 0:
         left = f"and {plural(num_left, 'further finding')}: torchtap diagnose {frame.path}"
@@ -130,7 +131,7 @@ def _findings(frame: Frame) -> Iterator[Line]:
 
 
 def _told(frame: Frame) -> str:
-    """The step, how fast, and what is to be said of the state."""
+    """Return the step, how fast, and what is to be said of the state."""
     state, told = frame.state, []
     if frame.step is not None:
         told.append(f"step {_step(frame.step)}")
@@ -169,7 +170,7 @@ def _said_origin(origin: Origin) -> str:
 
 def _changes(frame: Frame) -> str:
     """Say how many steps came since the frame before, and which sites got worse or better."""
-    worse = [one.text for one in frame.entries if one.is_worse]
+    worse = [entry.text for entry in frame.entries if entry.is_worse]
     said = [plural(frame.num_new, "step")] if frame.num_new and (worse or frame.better) else []
     for name, sites in (("worse", worse), ("better", list(frame.better))):
         if sites:
@@ -191,9 +192,9 @@ def _why_none(frame: Frame, shown: Shown) -> str:
 
 def _table(entries: Sequence[Entry]) -> Grid:
     """Lay out rows; the class of a module gives way to long sites, which name nothing once cut."""
-    rows = [_row(one) for one in entries]
+    rows = [_row(entry) for entry in entries]
     headers = ["site", "type", "rms over steps", "rms", "change", "zeros", "why"]
-    if all(breadth(one.text) <= _SHORT for one in entries):
+    if all(breadth(entry.text) <= _SHORT for entry in entries):
         return Grid(rows, headers, "lelrrre", elastic={0: 18, 1: 6, 6: 20}, noun="site")
     rows = [[*row[:1], *row[2:]] for row in rows]
     return Grid(rows, [*headers[:1], *headers[2:]], "llrrre", elastic={0: 26, 5: 13}, noun="site")
@@ -221,7 +222,7 @@ def _tone(rank: Rank) -> str:
 
 
 def _change(factor: float) -> str:
-    """The magnitude as a multiple of that in the last frame, where it is another."""
+    """Return the magnitude as a multiple of that in the last frame, where it is another."""
     if not math.isfinite(factor) or factor <= 0 or 0.98 < factor < 1.02:
         return ""
     return f"x{factor:.3g}" if 0.01 <= factor < 1000 else f"x{number(float(f'{factor:.2g}'))}"

@@ -105,10 +105,6 @@ class Pages:
                 self._due = time.monotonic() + _RESCAN
             return dict(self._runs)
 
-    def rescan(self) -> None:
-        """Look through the folder again, when it is asked for next."""
-        self._due = 0.0
-
     def _listed(self) -> list[ListedRun]:
         listed = []
         for number, (path, one) in enumerate(self._found().items()):
@@ -139,8 +135,8 @@ class Server(ThreadingHTTPServer):
         self.pages = pages
         self.host = host
         try:
-            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-            self.address_family = found[0][0]
+            addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            self.address_family = addresses[0][0]
             super().__init__((host, port), _Handler)
         except socket.gaierror as error:
             raise InputError(
@@ -166,7 +162,7 @@ class Server(ThreadingHTTPServer):
 
     @property
     def address(self) -> str:
-        """The address to open, with its token."""
+        """Return the address to open, with its token."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{host}:{self.server_port}/?token={self.pages.token}"
 
@@ -212,7 +208,7 @@ class _Handler(BaseHTTPRequestHandler):
             raise Refused(HTTPStatus.FORBIDDEN, "This server is asked under its own name only.")
 
     def _checked_path(self) -> str:
-        """The path of the request, once its token is right."""
+        """Return the path of the request, once its token is right."""
         if not self.path.startswith("/"):
             raise Refused(HTTPStatus.BAD_REQUEST, "A request names a path.")
         try:

@@ -101,7 +101,7 @@ class FirstBad:
 
 
 def way_of(site: Site) -> str:
-    """The part of a step in which a site has its value: ``forward backward optimizer``.
+    """Return the part of a step in which a site has its value: ``forward backward optimizer``.
 
     A parameter, or a buffer, has it before the forward.
     """
@@ -125,31 +125,31 @@ class Judge:
         self._origins: dict[int, bool | None] = {}
 
     def verdicts(self) -> list[Verdict]:
-        """The verdict on each site, the worst first."""
-        found = []
+        """Return the verdict on each site, the worst first."""
+        verdicts = []
         past = self._against_past()
         far = self._against_others()
         for place in range(len(self._table)):
-            found.append(
+            verdicts.append(
                 self._not_finite(place) or past.get(place) or far.get(place) or self._fine(place)
             )
-        return sorted(found, key=self._key)
+        return sorted(verdicts, key=self._key)
 
     def first_bad(self) -> Sequence[FirstBad]:
-        """The first site of each way that was not finite, in the order of the steps."""
+        """Return the first site of each way that was not finite, in the order of the steps."""
         return self._firsts
 
     @cached_property
     def _firsts(self) -> Sequence[FirstBad]:
-        found: dict[str, FirstBad] = {}
+        firsts: dict[str, FirstBad] = {}
         bad = [n for n in range(len(self._table)) if self._table.first_bad[n] != NEVER]
         bad = [n for n in bad if not self._is_meant(n)] or bad
         for place in sorted(bad, key=self._when):
             way = way_of(self._table.sites[place])
             step = int(self._table.first_bad[place])
-            if way not in found:
-                found[way] = FirstBad(way, place, step, self._comes_from(place, step, found))
-        return sorted(found.values(), key=lambda one: one.step)
+            if way not in firsts:
+                firsts[way] = FirstBad(way, place, step, self._comes_from(place, step, firsts))
+        return sorted(firsts.values(), key=lambda one: one.step)
 
     def _comes_from(self, place: int, step: int, found: Mapping[str, FirstBad]) -> str:
         """Say where the first site of its way comes from that is not finite."""
@@ -257,22 +257,22 @@ class Judge:
     @cached_property
     def _by_path(self) -> dict[str, list[int]]:
         """Path -> places of its sites."""
-        found: dict[str, list[int]] = {}
+        by_path: dict[str, list[int]] = {}
         for place, site in enumerate(self._table.sites):
-            found.setdefault(site.path, []).append(place)
-        return found
+            by_path.setdefault(site.path, []).append(place)
+        return by_path
 
     @cached_property
     def _within(self) -> dict[tuple[str, str, int], list[int]]:
         """Path, port and step -> the sites within that module that were first bad then."""
-        found: dict[tuple[str, str, int], list[int]] = {}
+        groups: dict[tuple[str, str, int], list[int]] = {}
         for place in np.flatnonzero(self._table.first_bad != NEVER).tolist():
             site, step = self._table.sites[place], int(self._table.first_bad[place])
             parent = site.path
             while parent:
                 parent = parent.rpartition(".")[0]
-                found.setdefault((parent, site.port, step), []).append(place)
-        return found
+                groups.setdefault((parent, site.port, step), []).append(place)
+        return groups
 
     # ------------------------------------------------------------------ magnitudes
 
@@ -287,7 +287,7 @@ class Judge:
             logs = np.log10(past)
         logs[~np.isfinite(logs)] = np.nan
         enough = np.isfinite(logs).sum(axis=0) >= _LEAST_PAST
-        found = {}
+        verdicts = {}
         if not enough.any():
             return {}
         usual = np.full(past.shape[1], np.nan)
@@ -305,12 +305,12 @@ class Judge:
                 weight = abs(float(change[place]))
                 how = "exploding" if change[place] > 0 else "vanishing"
                 reason = f"{how}: {times(float(change[place]))} its own past"
-            found[place] = Verdict(place, Rank.LEFT_PAST, weight, reason)
-        return found
+            verdicts[place] = Verdict(place, Rank.LEFT_PAST, weight, reason)
+        return verdicts
 
     def _against_others(self) -> dict[int, Verdict]:
         """Sites whose magnitude is far from that of the others of its port."""
-        found = {}
+        verdicts = {}
         with np.errstate(all="ignore"):
             logs = np.log10(magnitude_of(self._table.last))
         for port in FLOW_PORTS:
@@ -327,12 +327,12 @@ class Judge:
             for at in np.flatnonzero(is_near | (abs(wide) >= _OF_GROUP)).tolist():
                 what = "nearby" if is_near[at] else "most"
                 reason = f"{times(float(far[at]))} {what}"
-                found[own[at]] = Verdict(own[at], Rank.FAR, abs(float(far[at])), reason)
-        return found
+                verdicts[own[at]] = Verdict(own[at], Rank.FAR, abs(float(far[at])), reason)
+        return verdicts
 
 
 def times(power: float) -> str:
-    """A ratio as a factor, or a part: of 10 to a power.
+    """Return a ratio as a factor, or a part: of 10 to a power.
 
     Example:
         >>> times(2.0), times(-3.0)
@@ -354,6 +354,6 @@ def said_bad(row: Floats) -> str:
 
 
 def said_zeros(row: Floats) -> str:
-    """The share of zeros, as a percentage; ``-`` of an empty tensor."""
+    """Return the share of zeros, as a percentage; ``-`` of an empty tensor."""
     share = float(zeros_of(row[None])[0])
     return "-" if math.isnan(share) else "0" if not share else percent(share)

@@ -49,7 +49,7 @@ class Entry:
 
     @property
     def text(self) -> str:
-        """The site as text, with the name of its feed where there are several."""
+        """Return the site as text, with the name of its feed where there are several."""
         return f"{self.name} {self.site}" if self.name else str(self.site)
 
 
@@ -129,11 +129,11 @@ class View:
     @property
     def has_finite(self) -> bool:
         """Return whether a frame is kept in which all was finite."""
-        return any(one.window.finite is not None for one in self._parts)
+        return any(part.window.finite is not None for part in self._parts)
 
     @property
     def meta(self) -> Meta:
-        """The metadata of the model."""
+        """Return the metadata of the model."""
         return self._parts[0].feed.meta
 
     def update(self) -> None:
@@ -159,7 +159,7 @@ class View:
         is_bad = False
         for part, window in shown:
             judge = Judge(window, _order_of(window, part.feed.meta))
-            entries += [self._entry(part, window, one) for one in judge.verdicts()]
+            entries += [self._entry(part, window, verdict) for verdict in judge.verdicts()]
             origins += [_origin(part.name, window, one) for one in judge.first_bad()]
             is_bad |= judge.is_bad
         scalars = {
@@ -167,7 +167,9 @@ class View:
             for _, window in shown
             for name, one in window.scalars.items()
         }
-        is_bad |= any(one.values and not np.isfinite(one.values[-1]) for one in scalars.values())
+        is_bad |= any(
+            scalar.values and not np.isfinite(scalar.values[-1]) for scalar in scalars.values()
+        )
         windows = [window for _, window in shown]
         steps = [one.last_step for one in windows if one.last_step is not None]
         num_steps = max((one.num_steps for one in windows), default=0)
@@ -192,7 +194,7 @@ class View:
 
     @property
     def state(self) -> RunState:
-        """The state of the run now."""
+        """Return the state of the run now."""
         times = [list(part.window.times) for part in self._parts]
         longest = max((part.window.longest for part in self._parts), default=0.0)
         own = max(times, key=len, default=[])
@@ -201,7 +203,9 @@ class View:
         return state_of(self.path, times=own, now=time.time())
 
     def _rate(self) -> float | None:
-        own: list[float] = max((list(one.window.times) for one in self._parts), key=len, default=[])
+        own: list[float] = max(
+            (list(part.window.times) for part in self._parts), key=len, default=[]
+        )
         gaps = np.diff(own[-21:]).tolist()
         usual = median(gaps) if gaps else self.state.usual
         return None if not usual else 1 / usual
@@ -227,12 +231,12 @@ class View:
     def _note(self, entries: Sequence[Entry]) -> list[str]:
         """Keep what is compared with in the next frame; return the sites that are better now."""
         better = []
-        for one in entries:
-            key = one.name, one.site
-            now = float(magnitude_of(one.window.table.last[one.verdict.place][None])[0])
-            if key in self._before and one.verdict.rank > self._before[key][0]:
-                better.append(one.text)
-            self._before[key] = one.verdict.rank, now
+        for entry in entries:
+            key = entry.name, entry.site
+            now = float(magnitude_of(entry.window.table.last[entry.verdict.place][None])[0])
+            if key in self._before and entry.verdict.rank > self._before[key][0]:
+                better.append(entry.text)
+            self._before[key] = entry.verdict.rank, now
         return better
 
     def _find_new(self) -> None:
@@ -253,25 +257,25 @@ class View:
         if is_attempt(self.path):
             return False
         ranks = [self.path] if attempts_in(self.path) else [*ranks_in(self.path).values()]
-        last = {attempts[max(attempts)] for one in ranks if (attempts := attempts_in(one))}
+        last = {attempts[max(attempts)] for rank in ranks if (attempts := attempts_in(rank))}
         return bool(last - {part.feed.folder for part in self._parts})
 
 
 def selected(frame: Frame, meta: Meta, where: Sequence[str]) -> list[Entry]:
-    """The entries of a frame whose sites fit some patterns; all for none.
+    """Return the entries of a frame whose sites fit some patterns; all for none.
 
     Raises:
         SiteError: a pattern has no meaning.
     """
     if not where:
         return list(frame.entries)
-    sites = dict.fromkeys(one.site for one in frame.entries)
+    sites = dict.fromkeys(entry.site for entry in frame.entries)
     chosen = set(Selection(sites, meta.modules, meta.aliases, tuple).fitting(list(where)))
-    return [one for one in frame.entries if one.site in chosen]
+    return [entry for entry in frame.entries if entry.site in chosen]
 
 
 def _order_of(window: Window, meta: Meta) -> list[int]:
-    """The place of the module of each site in the model."""
+    """Return the place of the module of each site in the model."""
     places = {path: place for place, path in enumerate(meta.modules)}
     return [places.get(site.path, len(places)) for site in window.table.sites]
 
@@ -283,11 +287,11 @@ def _origin(name: str, window: Window, first: FirstBad) -> Origin:
 
 
 def _first_of_each(origins: Sequence[Origin]) -> list[Origin]:
-    """The first of each way, over all feeds."""
-    found: dict[str, Origin] = {}
-    for one in sorted(origins, key=lambda one: one.first.step):
-        found.setdefault(one.first.way, one)
-    return list(found.values())
+    """Return the first of each way, over all feeds."""
+    first: dict[str, Origin] = {}
+    for origin in sorted(origins, key=lambda origin: origin.first.step):
+        first.setdefault(origin.first.way, origin)
+    return list(first.values())
 
 
 def _badness(entry: Entry) -> tuple[float, ...]:
@@ -299,6 +303,6 @@ def _badness(entry: Entry) -> tuple[float, ...]:
 
 
 def _finite_step(parts: Sequence[_Part]) -> int | None:
-    kept = [one.window.finite for one in parts if one.window.finite is not None]
+    kept = [part.window.finite for part in parts if part.window.finite is not None]
     steps = [one.last_step for one in kept if one.last_step is not None]
     return min(steps, default=None)

@@ -57,11 +57,11 @@ class Scalar:
 
     def up_to(self, last: int | None) -> Scalar:
         """Return what was logged up to a step."""
-        found = Scalar()
+        scalar = Scalar()
         for step, value in zip(self.steps, self.values, strict=True):
             if last is not None and step <= last:
-                found.take(step, value)
-        return found
+                scalar.take(step, value)
+        return scalar
 
 
 class SiteTable:
@@ -154,7 +154,7 @@ class Window:
 
     @property
     def last_step(self) -> int | None:
-        """The last step of which there are statistics."""
+        """Return the last step of which there are statistics."""
         return self.steps[-1] if self.steps else None
 
     @property
@@ -238,8 +238,8 @@ class Window:
 def magnitude_of(rows: Floats) -> Floats:
     """The root of the mean square of the finite elements of each row; NaN where there are none."""
     with np.errstate(all="ignore"):
-        found: Floats = np.sqrt(rows[:, SUM_SQUARES] / rows[:, NUM_FINITE])
-    return found
+        magnitudes: Floats = np.sqrt(rows[:, SUM_SQUARES] / rows[:, NUM_FINITE])
+    return magnitudes
 
 
 def _shown(rows: Floats) -> Floats:
@@ -248,10 +248,10 @@ def _shown(rows: Floats) -> Floats:
 
 
 def zeros_of(rows: Floats) -> Floats:
-    """The share of elements that are zero, of each row; NaN of empty tensors."""
+    """Return the share of elements that are zero, of each row; NaN of empty tensors."""
     with np.errstate(all="ignore"):
-        found: Floats = rows[:, ZEROS] / rows[:, NUMEL]
-    return found
+        shares: Floats = rows[:, ZEROS] / rows[:, NUMEL]
+    return shares
 
 
 def is_infinite_alone(row: Floats) -> bool:

@@ -17,7 +17,7 @@ from torchtap.show.page.diagnosis_panel import diagnosis_section
 from torchtap.show.page.document import document
 from torchtap.show.page.feature_images import BYTES, feature_images
 from torchtap.show.page.graph_panel import graph_panel
-from torchtap.show.page.highlights import Finding, by_depth, compare, find
+from torchtap.show.page.highlights import Highlight, by_depth, compare, find
 from torchtap.show.page.measured_run import (
     NAMES,
     MeasuredRun,
@@ -99,7 +99,7 @@ def page_html(
     data = _data(runs, part)
     panel = graph_panel(run, parts.graph)
     made = [
-        sections.overview(runs, [Finding(**one) for one in data["findings"]]),
+        sections.overview(runs, [Highlight(**one) for one in data["highlights"]]),
         sections.sites(runs, runs[0].known_zero),
         *([comparison_section(runs)] if len(runs) > 1 else ()),
         sections.flow(runs),
@@ -124,27 +124,27 @@ def _measured(run: Run, other: Run | None) -> list[MeasuredRun]:
 
 def _data(runs: Sequence[MeasuredRun], part: float) -> dict[str, Any]:
     first = runs[0]
-    names = list(dict.fromkeys(name for one in runs for name in one.sites))
+    names = list(dict.fromkeys(name for run in runs for name in run.sites))
     depth = {name: place for place, name in enumerate(by_depth(runs))}
-    num_series = max(1, sum(len(one.sites) for one in runs) * len(NAMES) * 2)
+    num_series = max(1, sum(len(run.sites) for run in runs) * len(NAMES) * 2)
     most = int(part * _NUMBERS / num_series)
     most = max(_FEWEST_POINTS, min(int(part * _MOST_POINTS), most))
     images, map_notes = feature_images(first.run, int(part * BYTES))
-    findings = find(first)
+    highlights = find(first)
     for other in runs[1:]:
         bad = [one for one in find(other) if one.tone == "bad"]
-        findings += [replace(one, text=f"In {other.label}: {one.text}") for one in bad]
-        findings = [*compare(first, other), *findings]
+        highlights += [replace(one, text=f"In {other.label}: {one.text}") for one in bad]
+        highlights = [*compare(first, other), *highlights]
     return {
         "format": FORMAT,
         "model": first.run.meta.model,
         "subtitle": _subtitle(first),
         "modules": {path: list(types) for path, types in first.run.meta.modules.items()},
         "names": list(NAMES),
-        "findings": [asdict(one) for one in findings],
+        "highlights": [asdict(highlight) for highlight in highlights],
         "known_zero": first.known_zero,
         "sites": {name: _site(name, runs, depth) for name in names},
-        "runs": [_run(one, most, part) for one in runs],
+        "runs": [_run(run, most, part) for run in runs],
         "maps": images,
         "map_notes": map_notes,
         "notes": list(_notes(runs, most, part)),
@@ -156,7 +156,7 @@ def _subtitle(one: MeasuredRun) -> str:
 
 
 def _site(name: str, runs: Sequence[MeasuredRun], depth: Mapping[str, int]) -> dict[str, Any]:
-    there: SiteNumbers = next(one.sites[name] for one in runs if name in one.sites)
+    there: SiteNumbers = next(run.sites[name] for run in runs if name in run.sites)
     row = there.row
     return {
         "path": row.site.path,
@@ -198,16 +198,16 @@ def _run(one: MeasuredRun, most: int, part: float) -> dict[str, Any]:
 
 def _last(one: SiteNumbers) -> dict[str, Any]:
     stats = one.row.stats
-    found = rounded([float(getattr(stats, name)) for name in _LAST])
-    return {"step": one.row.step, **dict(zip(_LAST, found, strict=True))}
+    numbers = rounded([float(getattr(stats, name)) for name in _LAST])
+    return {"step": one.row.step, **dict(zip(_LAST, numbers, strict=True))}
 
 
 def _notes(runs: Sequence[MeasuredRun], most: int, part: float) -> Iterable[str]:
-    for one in runs:
-        yield from one.notes
-        if len(one.steps) > most:
+    for run in runs:
+        yield from run.notes
+        if len(run.steps) > most:
             yield (
-                f"{one.label}: charts have {most} points for {len(one.steps):,} steps. Each point "
+                f"{run.label}: charts have {most} points for {len(run.steps):,} steps. Each point "
                 f"is drawn from the smallest to the largest number of its steps: nothing is "
                 f"smoothed, and no extreme is lost."
             )

@@ -20,14 +20,14 @@ _NUMBERS = ("call", "total", "inherited", "added", "tolerance")
 
 def comparison_section(runs: Sequence[MeasuredRun]) -> Section:
     """Compare two runs, and show the rows with the sites that only one has."""
-    first, second = (one.run for one in runs)
+    first, second = (run.run for run in runs)
     try:
-        found = compare(first, second)
+        comparison = compare(first, second)
     except CompareError as error:
         return Section("comparison", "Comparison", f"<p>{safe(str(error))}</p>")
     labels = runs[0].label, runs[1].label
-    body = _verdict(found, labels) + _table(found, runs) + _only(found, labels)
-    notes = "".join(f"<p>{safe(note)}</p>" for note in found.notes)
+    body = _verdict(comparison, labels) + _table(comparison, runs) + _only(comparison, labels)
+    notes = "".join(f"<p>{safe(note)}</p>" for note in comparison.notes)
     return Section("comparison", "Comparison", f"{body}<h2>What was compared</h2>{notes}")
 
 

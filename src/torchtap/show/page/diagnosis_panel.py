@@ -23,7 +23,7 @@ def diagnosis_section(run: Run) -> Section:
     Each links to a site of its module in the step in which it began.
     """
     found = diagnose(run)
-    items = "".join(_item(run, one) for one in found.findings)
+    items = "".join(_item(run, finding) for finding in found.findings)
     listed = f'<ol class="findings">{items}</ol>' if items else "<p>Nothing was found.</p>"
     failed = "".join(
         f"<p>The rule {safe(name)} raised {safe(what)}.</p>" for name, what in found.failed.items()
@@ -36,7 +36,7 @@ def diagnosis_section(run: Run) -> Section:
 def _item(run: Run, one: Finding) -> str:
     tone = "bad" if one.is_alarm else "warn"
     step = one.steps[0] if one.steps else None
-    address = highlights.Finding("", tone, _site(run, one.path), step).address
+    address = highlights.Highlight("", tone, _site(run, one.path), step).address
     name = f"{one.severity}: {one.rule} at {one.path}{one.when}"
     head = f'<a href="{safe(address)}">{safe(name)}</a>' if address else safe(name)
     figures = "; ".join(f"{key} {said(value)}" for key, value in one.evidence.items())

@@ -41,7 +41,7 @@ def document(
     policy = _policy([script], styles, is_live=is_live)
     encoding, content = encoded(data)
     tabs = "".join(_tab(one, is_first=not number) for number, one in enumerate(sections))
-    panels = "".join(_panel(one) for one in sections)
+    panels = "".join(_panel(section) for section in sections)
     live = ' data-live="yes"' if is_live else ""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -51,7 +51,7 @@ def document(
         '<meta name="color-scheme" content="light dark">\n'
         f"<title>{safe(title)}</title>\n"
         f"<!-- Charts by uPlot:\n{_comment(_text(('uPlot.LICENSE',)))}-->\n"
-        + "".join(f"<style>{one}</style>\n" for one in styles)
+        + "".join(f"<style>{style}</style>\n" for style in styles)
         + f"</head>\n<body{live}>\n"
         f"<header><div><h1>{safe(title)}</h1><p>{safe(subtitle)}</p></div>"
         '<div class="tools"><button type="button" id="help" aria-haspopup="dialog" hidden>Keys'
@@ -114,8 +114,8 @@ def _policy(scripts: Iterable[str], styles: Iterable[str], *, is_live: bool) -> 
 
 
 def _hashes(texts: Iterable[str]) -> str:
-    digests = (base64.b64encode(hashlib.sha256(one.encode()).digest()).decode() for one in texts)
-    return " ".join(f"'sha256-{one}'" for one in digests)
+    digests = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in texts)
+    return " ".join(f"'sha256-{digest}'" for digest in digests)
 
 
 def _graph_style(panel: GraphPanel) -> str:

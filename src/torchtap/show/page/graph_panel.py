@@ -37,15 +37,15 @@ class GraphPanel:
 def graph_panel(run: Run, graph: Graph | None = None) -> GraphPanel:
     """Draw a graph, or the one that a run recorded; say why where there is none."""
     try:
-        found = graph_of(run) if graph is None else graph
-        dark, light = found.svg(theme="dark"), found.svg(theme="light")
+        drawn = graph_of(run) if graph is None else graph
+        dark, light = drawn.svg(theme="dark"), drawn.svg(theme="light")
     except (InputError, MissingExtraError) as error:
         return GraphPanel(notes=(str(error),))
-    paths = _paths(found)
+    paths = _paths(drawn)
     svg = _BOX.sub(lambda _: next(paths, "<g><title>"), _STYLE.sub("", light))
     # A picture has no parts for programs that read a page aloud; these boxes are buttons.
     svg = svg.replace('role="img"', 'role="group"', 1)
-    return GraphPanel(svg, _rules(light), _rules(dark), tuple(found.picture().notes))
+    return GraphPanel(svg, _rules(light), _rules(dark), tuple(drawn.picture().notes))
 
 
 def _rules(svg: str) -> str:

@@ -16,7 +16,7 @@ _MOST_NAMED = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Highlight:
     """One thing that stands out.
 
     Attributes:
@@ -46,28 +46,30 @@ def quoted(text: str) -> str:
     return quote(text, safe="", errors="backslashreplace")
 
 
-def find(measured: MeasuredRun) -> list[Finding]:
+def find(measured: MeasuredRun) -> list[Highlight]:
     """Return what stands out, the worst first."""
-    found = [
+    highlights = [
         *_not_finite(measured),
         *_bad_scalars(measured),
         *_without_gradient(measured),
         *_constant(measured),
     ]
-    if not any(one.tone == "bad" for one in found) and measured.sites:
+    if not any(highlight.tone == "bad" for highlight in highlights) and measured.sites:
         steps = plural(len(measured.run.steps), "step")
-        found.insert(0, Finding(f"Everything that was watched is finite in {steps}.", "good"))
-    return found
+        highlights.insert(
+            0, Highlight(f"Everything that was watched is finite in {steps}.", "good")
+        )
+    return highlights
 
 
-def _not_finite(measured: MeasuredRun) -> Iterator[Finding]:
-    bad = [one for one in measured.sites.values() if one.first_bad is not None]
+def _not_finite(measured: MeasuredRun) -> Iterator[Highlight]:
+    bad = [site for site in measured.sites.values() if site.first_bad is not None]
     if not bad:
         return
     moment = moments(measured.run.meta)
     first = min(bad, key=lambda one: (one.first_bad or 0, *moment(one.site)))
     also = f" In all, {count(len(bad))} of {plural(len(measured.sites), 'site')} had some."
-    yield Finding(
+    yield Highlight(
         f"NaN or infinity was first seen in step {first.first_bad} at {first.site}.{also}",
         "bad",
         str(first.site),
@@ -75,23 +77,23 @@ def _not_finite(measured: MeasuredRun) -> Iterator[Finding]:
     )
 
 
-def _bad_scalars(measured: MeasuredRun) -> Iterator[Finding]:
+def _bad_scalars(measured: MeasuredRun) -> Iterator[Highlight]:
     for name, bad in measured.bad_scalars.items():
         places = np.flatnonzero(bad > 0)
         step = measured.steps[int(places[0])]
         times = f", in {count(len(places))} steps in all" if len(places) > 1 else ""
         text = f"The logged {name} was NaN or infinite first in step {count(step)}{times}."
-        yield Finding(text, "bad", step=step)
+        yield Highlight(text, "bad", step=step)
 
 
 def by_depth(runs: Sequence[MeasuredRun]) -> list[str]:
     """Return the sites of runs in the order of the forward, a module after all inside of it."""
-    found: dict[str, tuple[int, int, int]] = {}
-    for one in runs:
-        moment = moments(one.run.meta)
-        for name, numbers in one.sites.items():
-            found.setdefault(name, moment(Site(numbers.site.path, "output")))
-    return sorted(found, key=lambda name: found[name])
+    depths: dict[str, tuple[int, int, int]] = {}
+    for run in runs:
+        moment = moments(run.run.meta)
+        for name, numbers in run.sites.items():
+            depths.setdefault(name, moment(Site(numbers.site.path, "output")))
+    return sorted(depths, key=lambda name: depths[name])
 
 
 def moments(meta: Meta) -> Callable[[Site], tuple[int, int, int]]:
@@ -119,11 +121,15 @@ def moments(meta: Meta) -> Callable[[Site], tuple[int, int, int]]:
     return moment
 
 
-def _without_gradient(measured: MeasuredRun) -> Iterator[Finding]:
-    gradients = [one for one in measured.sites.values() if one.is_gradient]
-    dead = [one for one in gradients if is_zero(one) and str(one.site) not in measured.known_zero]
+def _without_gradient(measured: MeasuredRun) -> Iterator[Highlight]:
+    gradients = [site for site in measured.sites.values() if site.is_gradient]
+    dead = [
+        gradient
+        for gradient in gradients
+        if is_zero(gradient) and str(gradient.site) not in measured.known_zero
+    ]
     if dead:
-        yield Finding(
+        yield Highlight(
             f"{_named(one.site for one in dead)}: the gradient is zero in every step.",
             "warn",
             str(dead[0].site),
@@ -132,18 +138,20 @@ def _without_gradient(measured: MeasuredRun) -> Iterator[Finding]:
     if known:
         reason = next(iter(measured.known_zero.values()))
         text = f"{_named(known)}: zero by construction, up to rounding: {reason}."
-        yield Finding(text, "good", str(known[0]))
+        yield Highlight(text, "good", str(known[0]))
 
 
-def _constant(measured: MeasuredRun) -> Iterator[Finding]:
+def _constant(measured: MeasuredRun) -> Iterator[Highlight]:
     units = [
-        one
-        for one in measured.sites.values()
-        if one.site.port == "output" and _is_always(one, "zeros", 1.0)
+        site
+        for site in measured.sites.values()
+        if site.site.port == "output" and _is_always(site, "zeros", 1.0)
     ]
     if units:
-        named = _named(one.site for one in units)
-        yield Finding(f"{named}: every element is zero in every step.", "warn", str(units[0].site))
+        named = _named(unit.site for unit in units)
+        yield Highlight(
+            f"{named}: every element is zero in every step.", "warn", str(units[0].site)
+        )
 
 
 def is_zero(one: SiteNumbers) -> bool:
@@ -162,13 +170,13 @@ def _named(sites: Iterable[Site]) -> str:
     return ", ".join(texts[:_MOST_NAMED]) + (f" and {count(more)} more" if more > 0 else "")
 
 
-def compare(one: MeasuredRun, other: MeasuredRun) -> list[Finding]:
+def compare(one: MeasuredRun, other: MeasuredRun) -> list[Highlight]:
     """Say in what two runs differ: sites that only one has, and the first step that departs."""
-    found = []
+    highlights = []
     for own, rest in ((one, other), (other, one)):
         only = [numbers.site for name, numbers in own.sites.items() if name not in rest.sites]
         if only:
-            found.append(Finding(f"Only {own.label} has {_named(only)}.", "warn"))
+            highlights.append(Highlight(f"Only {own.label} has {_named(only)}.", "warn"))
     departures = list(_departures(one, other))
     if departures:
         step, _, site, low, high = min(departures)
@@ -176,12 +184,12 @@ def compare(one: MeasuredRun, other: MeasuredRun) -> list[Finding]:
             f"The runs first differ in step {step} at {site}: std {number(low)} in {one.label}, "
             f"{number(high)} in {other.label}."
         )
-        found.append(Finding(text, "warn", site, step))
+        highlights.append(Highlight(text, "warn", site, step))
     elif one.sites.keys() & other.sites.keys():
-        found.append(
-            Finding("Both runs have the same numbers in all steps that both have.", "good")
+        highlights.append(
+            Highlight("Both runs have the same numbers in all steps that both have.", "good")
         )
-    return found
+    return highlights
 
 
 def _departures(
@@ -204,7 +212,7 @@ def absences(runs: Sequence[MeasuredRun]) -> list[tuple[str, str, list[str]]]:
     from torchtap.core.absence import by_reason
 
     return [
-        (one.label, reason, sites)
-        for one in runs
-        for reason, sites in by_reason(one.run.absent).items()
+        (run.label, reason, sites)
+        for run in runs
+        for reason, sites in by_reason(run.run.absent).items()
     ]

@@ -51,13 +51,13 @@ class SiteNumbers:
 
     @cached_property
     def last(self) -> dict[str, float]:
-        """The numbers of the last step in which it was measured."""
+        """Return the numbers of the last step in which it was measured."""
         stats = self.row.stats
-        found = {name: float(getattr(stats, name)) for name in NAMES}
-        found["zeros"] = stats.zeros / stats.numel if stats.numel else math.nan
+        numbers = {name: float(getattr(stats, name)) for name in NAMES}
+        numbers["zeros"] = stats.zeros / stats.numel if stats.numel else math.nan
         if self.site.port == "update":
-            found[OF_UPDATES] = stats.update_ratio
-        return found
+            numbers[OF_UPDATES] = stats.update_ratio
+        return numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,27 +92,27 @@ def measure_run(run: Run, label: str) -> MeasuredRun:
     logged = {name: run.scalars(name) for name in run.scalar_names}
     # Numbers may be logged in steps in which nothing was watched.
     every = sorted({*steps, *(step for own, _ in logged.values() for step in own)})
-    found = MeasuredRun(run, label, every, {}, {})
+    measured = MeasuredRun(run, label, every, {}, {})
     for name, (own, values) in logged.items():
         numbers = np.asarray(values, dtype=np.float64)
-        found.scalars[name] = _spread(every, own, numbers)
+        measured.scalars[name] = _spread(every, own, numbers)
         bad = ~np.isfinite(numbers)
         if bad.any():
-            found.bad_scalars[name] = np.nan_to_num(_spread(every, own, bad.astype(np.float64)))
+            measured.bad_scalars[name] = np.nan_to_num(_spread(every, own, bad.astype(np.float64)))
     try:
         rows = list(run.table()) if run.sites else []
     except SiteError:
         rows = []  # Sites of another phase alone.
     kept = _steps_of_values(run)
     for row in rows:
-        own, series = _series_of(run, row.site, steps, kept, found.notes)
+        own, series = _series_of(run, row.site, steps, kept, measured.notes)
         series = {name: _spread(every, own, values) for name, values in series.items()}
         bad = np.flatnonzero(np.nan_to_num(series["nonfinite"]) > 0)
         first = every[int(bad[0])] if len(bad) else None
-        found.sites[str(row.site)] = SiteNumbers(row.site, row, series, first, len(bad))
-    zero = zero_by_construction(run, [one.site for one in found.sites.values()])
-    found.known_zero.update((str(site), reason) for site, reason in zero.items())
-    return found
+        measured.sites[str(row.site)] = SiteNumbers(row.site, row, series, first, len(bad))
+    zero = zero_by_construction(run, [one.site for one in measured.sites.values()])
+    measured.known_zero.update((str(site), reason) for site, reason in zero.items())
+    return measured
 
 
 def steps_said(steps: list[int]) -> str:
@@ -127,17 +127,17 @@ def _spread(steps: list[int], own: list[int], values: Floats) -> Floats:
     """Return numbers of some steps over all of them, NaN elsewhere."""
     if len(own) == len(steps):
         return values
-    found = np.full(len(steps), math.nan)
-    found[np.searchsorted(steps, own)] = values
-    return found
+    spread_out = np.full(len(steps), math.nan)
+    spread_out[np.searchsorted(steps, own)] = values
+    return spread_out
 
 
 def _steps_of_values(run: Run) -> dict[Site, list[int]]:
     """Return the steps of each site of which values were kept, read in one pass over them."""
-    found: dict[Site, dict[int, None]] = {}
+    by_site: dict[Site, dict[int, None]] = {}
     for record in run.records() if len(run) else ():
-        found.setdefault(record.site, {})[record.step] = None
-    return {site: sorted(steps) for site, steps in found.items()}
+        by_site.setdefault(record.site, {})[record.step] = None
+    return {site: sorted(steps) for site, steps in by_site.items()}
 
 
 def _series_of(
@@ -145,7 +145,7 @@ def _series_of(
 ) -> tuple[list[int], dict[str, Floats]]:
     names = (*_READ, OF_UPDATES) if site.port == "update" else _READ
     if site in run.series:
-        found = {name: run.array(site, name) for name in names}
+        series = {name: run.array(site, name) for name in names}
     else:
         own = of_values.get(site, [])
         kept = own[-_MOST_MEASURED:]
@@ -153,9 +153,9 @@ def _series_of(
             note = f"Values without statistics are measured of their last {_MOST_MEASURED} steps."
             notes.extend([note] if note not in notes else [])
         every = [run.stats(site, step=step) for step in kept]
-        found = {name: np.array([float(getattr(one, name)) for one in every]) for name in names}
+        series = {name: np.array([float(getattr(one, name)) for one in every]) for name in names}
         steps = kept
-    numel = found.pop("numel")
+    numel = series.pop("numel")
     with np.errstate(all="ignore"):
-        found["zeros"] = np.where(numel > 0, found["zeros"] / numel, math.nan)
-    return steps, found
+        series["zeros"] = np.where(numel > 0, series["zeros"] / numel, math.nan)
+    return steps, series

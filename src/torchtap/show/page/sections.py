@@ -12,7 +12,7 @@ import numpy as np
 
 from torchtap.core.text import count, number, percent, plural, size, typed
 from torchtap.show.page.graph_panel import GraphPanel
-from torchtap.show.page.highlights import Finding, absences, by_depth
+from torchtap.show.page.highlights import Highlight, absences, by_depth
 from torchtap.show.page.measured_run import NAMES, MeasuredRun, SiteNumbers, steps_said
 from torchtap.show.page.static_pictures import flow_chart, safe, sparkline
 
@@ -43,16 +43,16 @@ class Section:
     html: str
 
 
-def overview(runs: Sequence[MeasuredRun], findings: Iterable[Finding]) -> Section:
+def overview(runs: Sequence[MeasuredRun], highlights: Iterable[Highlight]) -> Section:
     """Say what was recorded, and what stands out."""
-    items = "".join(map(_finding, findings)) or "<li>Nothing was recorded.</li>"
-    tables = "".join(_facts(one, has_label=len(runs) > 1) for one in runs)
+    items = "".join(map(_highlight, highlights)) or "<li>Nothing was recorded.</li>"
+    tables = "".join(_facts(run, has_label=len(runs) > 1) for run in runs)
     scalars = _scalars(runs)
     body = f'<h2>What stands out</h2><ul class="findings">{items}</ul>{scalars}<h2>Run</h2>{tables}'
     return Section("overview", "Overview", body)
 
 
-def _finding(one: Finding) -> str:
+def _highlight(one: Highlight) -> str:
     link = f' <a href="{safe(one.address)}">show</a>' if one.address else ""
     return f'<li class="{one.tone}">{_short(one.text, 600)}{link}</li>'
 
@@ -86,12 +86,12 @@ def _facts(one: MeasuredRun, *, has_label: bool) -> str:
 
 
 def _scalars(runs: Sequence[MeasuredRun]) -> str:
-    names = list(dict.fromkeys(name for one in runs for name in one.scalars))[:_MOST_SCALARS]
+    names = list(dict.fromkeys(name for run in runs for name in run.scalars))[:_MOST_SCALARS]
     if not names:
         return ""
     figures = "".join(
         f'<figure class="chart" data-scalar="{safe(name)}"><figcaption>{_short(name)}</figcaption>'
-        f"{''.join(_still_scalar(one, name) for one in runs if name in one.scalars)}</figure>"
+        f"{''.join(_still_scalar(run, name) for run in runs if name in run.scalars)}</figure>"
         for name in names
     )
     return f'<h2>Logged numbers</h2><div class="charts">{figures}</div>'
@@ -111,7 +111,7 @@ def _still_scalar(one: MeasuredRun, name: str) -> str:
 
 def sites(runs: Sequence[MeasuredRun], reasons: dict[str, str]) -> Section:
     """List every site of the runs, those that only one has among them."""
-    names = list(dict.fromkeys(name for one in runs for name in one.sites))
+    names = list(dict.fromkeys(name for run in runs for name in run.sites))
     is_pair = len(runs) > 1
     heads = "".join(
         f'<th scope="col" data-column="{name}"><button type="button">{safe(title)}</button></th>'
@@ -144,11 +144,11 @@ def _columns(runs: Sequence[MeasuredRun]) -> Iterator[tuple[str, str]]:
 
 
 def _has_series(runs: Sequence[MeasuredRun]) -> bool:
-    return any(len(one.steps) > 1 for one in runs)
+    return any(len(run.steps) > 1 for run in runs)
 
 
 def _row(name: str, runs: Sequence[MeasuredRun], reason: str) -> str:
-    own = [one.sites.get(name) for one in runs]
+    own = [run.sites.get(name) for run in runs]
     there = next(one for one in own if one is not None)
     last = own[0].last if own[0] is not None else {}
     only = [one.label for one, found in zip(runs, own, strict=True) if found is not None]
@@ -238,7 +238,7 @@ def flow(runs: Sequence[MeasuredRun]) -> Section:
             ("output", "output", "*:output"),
             ("gradient", "grad_output", "*:output,grad_output"),
         )
-        if not any(n.site.port == port for one in runs for n in one.sites.values())
+        if not any(n.site.port == port for run in runs for n in run.sites.values())
     ]
     keys = "".join(f'<li class="{look}">{safe(name)}</li>' for name, look, _ in lines)
     still = flow_chart(lines, "Largest magnitudes over depth, in the last step")
@@ -256,9 +256,10 @@ def maps(
 ) -> Section:
     """Show feature maps, and explanations where there are any."""
     figures = "".join(
-        f'<figure class="maps" data-maps="{safe(one["site"])}"><figcaption>{_short(one["site"])} '
-        f"<small>{_map_caption(one)}</small></figcaption><canvas></canvas></figure>"
-        for one in images
+        f'<figure class="maps" data-maps="{safe(image["site"])}">'
+        f"<figcaption>{_short(image['site'])} "
+        f"<small>{_map_caption(image)}</small></figcaption><canvas></canvas></figure>"
+        for image in images
     )
     options = "".join(
         f'<option value="{name}">{name}</option>'
@@ -272,7 +273,9 @@ def maps(
         "<p>No feature maps: the run keeps no values of images. Watch with "
         "<code>tt.watch(model, '*@Conv2d')</code>, which keeps them.</p>"
     )
-    shown = "".join(f'<figure><img alt="explanation" src="{one}"></figure>' for one in pictures)
+    shown = "".join(
+        f'<figure><img alt="explanation" src="{picture}"></figure>' for picture in pictures
+    )
     explained = f"<h2>Explanations</h2>{shown}" if shown else ""
     body = (
         (f'{choice}<div class="mosaic">{figures}</div>' if images else nothing)
@@ -320,4 +323,4 @@ def safe_lines(text: str) -> str:
 
 
 def _paragraphs(texts: Iterable[str]) -> str:
-    return "".join(f"<p>{_short(one, 600)}</p>" for one in texts)
+    return "".join(f"<p>{_short(text, 600)}</p>" for text in texts)

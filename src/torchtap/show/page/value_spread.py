@@ -33,8 +33,8 @@ def spread_over_steps(measured: MeasuredRun, name: str) -> dict[str, Any] | None
     place = series.known_place(site)
     kept = [step for step in series.steps_of(site) if series.is_kept(step)]
     chosen = [kept[at] for at in spread(len(kept), _MOST_STEPS)]
-    found = [(step, series.histogram(step, place)) for step in chosen]
-    counted = [(step, one) for step, one in found if one is not None and one.num_counted]
+    histograms = [(step, series.histogram(step, place)) for step in chosen]
+    counted = [(step, one) for step, one in histograms if one is not None and one.num_counted]
     if not counted:
         return None
     low = min(one.quantile(_OUTER) for _, one in counted)

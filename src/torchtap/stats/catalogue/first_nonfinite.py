@@ -20,6 +20,15 @@ class Occurrence(NamedTuple):
     Attributes:
         call: which of the site's tensors it was, from 0: in one step, its call.
         order: which of all tensors, of all sites, in the order in which they flowed.
+
+    Example:
+        >>> import torch, torchtap as tt
+        >>> relu = torch.nn.ReLU()
+        >>> with tt.watch(relu, to=tt.Stats(statistics=[tt.stats.first_nonfinite()])) as w:
+        ...     for number in (1.0, float("nan")):
+        ...         _ = relu(torch.tensor([number]))
+        >>> w.run.stats(".").extra["first_nonfinite"].call
+        1
     """
 
     call: int

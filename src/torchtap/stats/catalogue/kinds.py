@@ -63,4 +63,4 @@ def parts_of(value: Any) -> list[Any]:
     """Return the parts of a registered value or statistic, in the order in which it takes them."""
     if not is_dataclass(value):
         return list(value)
-    return [getattr(value, one.name) for one in fields(value) if not one.name.startswith("_")]
+    return [getattr(value, field.name) for field in fields(value) if not field.name.startswith("_")]

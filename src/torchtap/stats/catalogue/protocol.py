@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import is_dataclass
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from torchtap.core.errors import InputError
@@ -109,6 +111,20 @@ class Statistic(Protocol):
         """Return the result."""
 
 
+@runtime_checkable
+class OfSlices(Protocol):
+    """A statistic whose state is rows of slices, which the kernel can fill as it measures."""
+
+    def cut(self, tensor: Tensor) -> tuple[int, int] | None:
+        """Return how many slices a tensor has, and how many elements of each lie together.
+
+        The same for more samples or fewer. ``None``: :meth:`Statistic.update` has to be asked.
+        """
+
+    def of_rows(self, rows: NDArray[np.float64]) -> Any:
+        """Return the state that has rows, ``float64[slices, 16]``."""
+
+
 def needs_places(statistic: Statistic) -> bool:
     """Return whether a statistic depends on where in its tensor a value stands."""
     return bool(getattr(statistic, "needs_places", True))
@@ -154,19 +170,19 @@ def check_statistics(statistics: Sequence[Statistic]) -> None:
     Raises:
         InputError: one is no statistic, can be packed and not unpacked, or has another's name.
     """
-    for one in statistics:
-        if not isinstance(one, Statistic):
+    for statistic in statistics:
+        if not isinstance(statistic, Statistic):
             raise InputError(
-                f"{one!r} is no statistic: expected name, init, update, merge and finish."
+                f"{statistic!r} is no statistic: expected name, init, update, merge and finish."
             )
-        there = [part for part in ("pack", "unpack") if callable(getattr(one, part, None))]
+        there = [part for part in ("pack", "unpack") if callable(getattr(statistic, part, None))]
         if len(there) == 1:
             raise InputError(
-                f"The statistic {one.name!r} has {there[0]} and no "
+                f"The statistic {statistic.name!r} has {there[0]} and no "
                 f"{'unpack' if there == ['pack'] else 'pack'}: expected both, or neither, in "
-                f"{class_of(one)}."
+                f"{class_of(statistic)}."
             )
-    names = [one.name for one in statistics]
+    names = [statistic.name for statistic in statistics]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise InputError(

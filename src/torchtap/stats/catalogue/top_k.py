@@ -18,7 +18,17 @@ from torchtap.stats.catalogue.slices import magnitudes
 
 @named_value
 class Element(NamedTuple):
-    """One element: its value, its place in its tensor, and which of the tensors that was."""
+    """One element: its value, its place in its tensor, and which of the tensors that was.
+
+    Example:
+        >>> import torch, torchtap as tt
+        >>> relu = torch.nn.ReLU()
+        >>> with tt.watch(relu, to=tt.Stats(statistics=[tt.stats.top_k(1)])) as w:
+        ...     _ = relu(torch.tensor([[1.0, 5.0], [2.0, 3.0]]))
+        >>> element = w.run.stats(".").extra["top_k"][0]
+        >>> element.value, element.place
+        (5.0, (0, 1))
+    """
 
     value: float
     place: tuple[int, ...]

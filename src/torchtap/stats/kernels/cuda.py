@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import functools
 import subprocess
-from collections.abc import Iterable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -30,8 +29,6 @@ MAX_PARTS = 1024
 """Parts that a tensor is cut into at most; a power of two. Enough for every processor of a GPU."""
 _LEAST_BLOCKS = 8
 """Blocks in a part at least; a tensor of no more is measured in one launch."""
-_Work = tuple[Tensor, Tensor, Tensor | None]
-"""A tensor, its row, its histogram."""
 _OPTIONS: dict[str, Any] = {"num_warps": 4, "enable_fp_fusion": True}
 
 
@@ -81,7 +78,7 @@ def accumulate(
         partials = tensor.new_empty(
             (ROW_WIDTH, num_parts) if num_parts > 1 else 0, dtype=torch.float64
         )
-        kernel.measure_one[(num_parts,)](
+        kernel.measure_parts[(num_parts,)](
             tensor.data_ptr(),
             numel,
             row.data_ptr(),
@@ -94,80 +91,9 @@ def accumulate(
             IS_ONE_PART=num_parts == 1,
         )
         if num_parts > 1:
-            kernel.merge_one[(1,)](
+            kernel.merge_parts[(1,)](
                 row.data_ptr(), partials.data_ptr(), num_parts, PARTS=MAX_PARTS, **_OPTIONS
             )
-
-
-def accumulate_many(
-    tensors: Iterable[Tensor],
-    rows: Iterable[Tensor],
-    histograms: Iterable[Tensor | None] | None = None,
-    sample: int = 0,
-) -> None:
-    """Measure many tensors of one device, each into its row: one launch per dtype, and one more.
-
-    Args:
-        tensors: see :func:`accumulate`.
-        rows: as many. If a row comes more than once, all its tensors are merged into it, in their
-            order.
-        histograms: as many, or ``None``.
-        sample: see :func:`accumulate`.
-    """
-    # These hold the copies that were made of some, until all is launched.
-    readable = [native.without_gaps(tensor) for tensor in tensors]
-    rows = list(rows)
-    targets = [None] * len(rows) if histograms is None else list(histograms)
-    waiting: list[_Work] = list(zip(readable, rows, targets, strict=True))
-    if waiting and readable[0].is_cuda and torch.cuda.is_current_stream_capturing():
-        # A graph would copy the table again from host memory that may have been reused by then.
-        for tensor, row, histogram in waiting:
-            accumulate(tensor, row, histogram, sample)
-        return
-    while waiting:
-        # Programs run side by side: no two of them may change one row.
-        now: dict[int, _Work] = {}
-        later = []
-        for one in waiting:
-            if now.setdefault(one[1].data_ptr(), one) is not one:
-                later.append(one)
-        _launch([*now.values()], sample)
-        waiting = later
-
-
-def _launch(work: Sequence[_Work], sample: int) -> None:
-    """Measure tensors into as many different rows."""
-    groups: dict[Any, list[_Work]] = {}
-    for one in work:
-        groups.setdefault(tuple(_kind(one[0], one[2], sample).items()), []).append(one)
-    entries, num_parts = _entries([one for group in groups.values() for one in group])
-    device = work[0][0].device
-    kernel: Any = kernels()
-    with torch.cuda.device(work[0][0].get_device()):
-        host = torch.tensor(entries, dtype=torch.int64, pin_memory=device.type == "cuda")
-        table = host.to(device, non_blocking=True)
-        partials = torch.empty(ROW_WIDTH, num_parts, dtype=torch.float64, device=device)
-        first = 0
-        for kind, group in groups.items():
-            programs = sum(entry[5] for entry in entries[first : first + len(group)])
-            arguments = table.data_ptr(), first, len(group), sample, partials.data_ptr(), num_parts
-            kernel.measure_many[(programs,)](*arguments, **dict(kind))
-            first += len(group)
-        kernel.merge_many[(len(work),)](
-            table.data_ptr(), partials.data_ptr(), num_parts, PARTS=MAX_PARTS, **_OPTIONS
-        )
-
-
-def _entries(work: Iterable[_Work]) -> tuple[list[list[int]], int]:
-    """Return the table that the kernels read, and the number of parts of all tensors."""
-    entries = []
-    place = 0
-    for tensor, row, histogram in work:
-        num_parts, blocks = _split(tensor.numel())
-        addresses = tensor.data_ptr(), tensor.numel(), _address(histogram), row.data_ptr()
-        entries.append([*addresses, place, num_parts, blocks, 0])
-        place += num_parts
-    return entries, place
 
 
 def _split(numel: int) -> tuple[int, int]:

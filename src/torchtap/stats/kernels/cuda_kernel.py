@@ -26,7 +26,7 @@ IS_THERE = triton is not None
 
 
 def _kernel(function: Callable[..., Any]) -> Any:
-    """A kernel, compiled once per dtype: not for every kind of length and address."""
+    """Return a kernel, compiled once per dtype: not for every kind of length and address."""
     if triton is None:
         return None
     names = function.__code__.co_varnames[: function.__code__.co_argcount]
@@ -42,7 +42,7 @@ def _helper(function: Callable[..., Any]) -> Any:
 
 
 @_kernel
-def measure_one(
+def measure_parts(
     data: tl.int64,
     numel: tl.int64,
     row: tl.int64,
@@ -88,71 +88,16 @@ def measure_one(
 
 
 @_kernel
-def merge_one(row: tl.int64, partials: tl.int64, num_parts: tl.int64, PARTS: tl.constexpr) -> None:
-    """Merge the parts of one tensor into its row."""
-    _merge(row, _merged_parts(partials, 0, num_parts, num_parts, PARTS))
-
-
-@_kernel
-def measure_many(
-    table: tl.int64,
-    first: tl.int64,
-    num_tensors: tl.int64,
-    sample: tl.int64,
-    partials: tl.int64,
-    stride: tl.int64,
-    DTYPE: tl.constexpr,
-    WORK: tl.constexpr,
-    TINY: tl.constexpr,
-    IS_ALIGNED: tl.constexpr,
-    COUNTS_ALL: tl.constexpr,
-    BLOCK: tl.constexpr,
+def merge_parts(
+    row: tl.int64, partials: tl.int64, num_parts: tl.int64, PARTS: tl.constexpr
 ) -> None:
-    """Measure one part of one of ``num_tensors`` tensors of one dtype, from ``first`` in a table.
-
-    The table is ``int64[tensors, 8]``: data, numel, histogram, row, first part, parts, blocks per
-    part, nothing.
-    """
-    entries = _at(table, tl.int64)
-    place = tl.program_id(0).to(tl.int64) + tl.load(entries + first * 8 + 4)
-    low = first.to(tl.int64)
-    high = (first + num_tensors).to(tl.int64)
-    # The last tensor whose first part is not behind this one.
-    while high - low > 1:
-        middle = (low + high) // 2
-        is_behind = tl.load(entries + middle * 8 + 4) > place
-        low = tl.where(is_behind, low, middle)
-        high = tl.where(is_behind, middle, high)
-    entry = entries + low * 8
-    numbers = _measure_part(
-        tl.load(entry),
-        tl.load(entry + 1),
-        tl.load(entry + 2),
-        sample,
-        place - tl.load(entry + 4),
-        tl.load(entry + 5),
-        tl.load(entry + 6),
-        DTYPE,
-        WORK,
-        TINY,
-        IS_ALIGNED,
-        COUNTS_ALL,
-        BLOCK,
-    )
-    _put(partials, place, stride, numbers)
-
-
-@_kernel
-def merge_many(table: tl.int64, partials: tl.int64, stride: tl.int64, PARTS: tl.constexpr) -> None:
-    """Merge the parts of one tensor of a table into its row."""
-    entry = _at(table, tl.int64) + tl.program_id(0) * 8
-    first, num_parts = tl.load(entry + 4), tl.load(entry + 5)
-    _merge(tl.load(entry + 3), _merged_parts(partials, first, num_parts, stride, PARTS))
+    """Merge the parts of one tensor into its row."""
+    _merge(row, _merged_parts(partials, num_parts, PARTS))
 
 
 @_helper
 def _at(address: tl.tensor, DTYPE: tl.constexpr) -> Any:
-    """An address as a pointer."""
+    """Return an address as a pointer."""
     return address.to(tl.int64).to(tl.pointer_type(DTYPE))
 
 
@@ -175,7 +120,7 @@ def _measure_part(
     COUNTS_ALL: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> Any:
-    """A row of numbers of one part, and its elements in the histogram."""
+    """Return a row of numbers of one part, and its elements in the histogram."""
     pointer = _at(data, DTYPE)
     if IS_ALIGNED:
         pointer = tl.multiple_of(pointer, 16)
@@ -265,7 +210,7 @@ def _added(state: tl.tuple, x: tl.tensor, inside: tl.tensor, TINY: tl.constexpr)
 
 @_helper
 def _finished(state: tl.tuple, num_counted: tl.tensor) -> Any:
-    """The lanes together: the numbers of a row."""
+    """Return the lanes together: the numbers of a row."""
     (
         num_finite,
         shift,
@@ -349,7 +294,7 @@ def _count_zeros(histogram: tl.tensor, number: tl.tensor) -> Any:
 
 @_helper
 def _bin(x: tl.tensor) -> Any:
-    """The bin of finite elements, as :func:`torchtap.stats.kernels.stock.accumulate` has it.
+    """Return the bin of finite elements, as :func:`torchtap.stats.kernels.stock.accumulate` has it.
 
     That is the upper 13 bits of the float32, rounded towards zero. They stand in the float64
     too: only the exponent is counted from elsewhere (127 in place of 1023). Below 2^-126, where
@@ -401,46 +346,40 @@ def _count_sample(
 
 
 @_helper
-def _put(partials: tl.tensor, part: tl.tensor, stride: tl.tensor, numbers: tl.tuple) -> Any:
-    """Write a part's numbers into a column of ``float64[16, stride]``."""
+def _put(partials: tl.tensor, part: tl.tensor, num_parts: tl.tensor, numbers: tl.tuple) -> Any:
+    """Write a part's numbers into a column of ``float64[16, num_parts]``."""
     place = _at(partials, tl.float64) + part
     for number in tl.static_range(15):
-        tl.store(place + number * stride, numbers[number])
+        tl.store(place + number * num_parts, numbers[number])
 
 
 @_helper
-def _merged_parts(
-    partials: tl.tensor,
-    first: tl.tensor,
-    num_parts: tl.tensor,
-    stride: tl.tensor,
-    PARTS: tl.constexpr,
-) -> Any:
-    """The numbers of all parts of a tensor together."""
+def _merged_parts(partials: tl.tensor, num_parts: tl.tensor, PARTS: tl.constexpr) -> Any:
+    """Return the numbers of all parts of a tensor together."""
     lanes = tl.arange(0, PARTS)
     there = lanes < num_parts
-    place = _at(partials, tl.float64) + first + lanes
+    place = _at(partials, tl.float64) + lanes
     total, mean, m2 = _combined(
-        tl.load(place + stride, there, 0.0),
-        tl.load(place + 2 * stride, there, 0.0),
-        tl.load(place + 3 * stride, there, 0.0),
+        tl.load(place + num_parts, there, 0.0),
+        tl.load(place + 2 * num_parts, there, 0.0),
+        tl.load(place + 3 * num_parts, there, 0.0),
     )
     return (
         tl.sum(tl.load(place, there, 0.0), 0),
         total,
         mean,
         m2,
-        tl.sum(tl.load(place + 4 * stride, there, 0.0), 0),
-        tl.sum(tl.load(place + 5 * stride, there, 0.0), 0),
-        tl.min(tl.load(place + 6 * stride, there, float("inf")), 0),
-        tl.max(tl.load(place + 7 * stride, there, float("-inf")), 0),
-        tl.sum(tl.load(place + 8 * stride, there, 0.0), 0),
-        tl.sum(tl.load(place + 9 * stride, there, 0.0), 0),
-        tl.sum(tl.load(place + 10 * stride, there, 0.0), 0),
-        tl.sum(tl.load(place + 11 * stride, there, 0.0), 0),
-        tl.sum(tl.load(place + 12 * stride, there, 0.0), 0),
+        tl.sum(tl.load(place + 4 * num_parts, there, 0.0), 0),
+        tl.sum(tl.load(place + 5 * num_parts, there, 0.0), 0),
+        tl.min(tl.load(place + 6 * num_parts, there, float("inf")), 0),
+        tl.max(tl.load(place + 7 * num_parts, there, float("-inf")), 0),
+        tl.sum(tl.load(place + 8 * num_parts, there, 0.0), 0),
+        tl.sum(tl.load(place + 9 * num_parts, there, 0.0), 0),
+        tl.sum(tl.load(place + 10 * num_parts, there, 0.0), 0),
+        tl.sum(tl.load(place + 11 * num_parts, there, 0.0), 0),
+        tl.sum(tl.load(place + 12 * num_parts, there, 0.0), 0),
         1.0,
-        tl.sum(tl.load(place + 14 * stride, there, 0.0), 0),
+        tl.sum(tl.load(place + 14 * num_parts, there, 0.0), 0),
     )
 
 

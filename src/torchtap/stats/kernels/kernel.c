@@ -18,7 +18,7 @@
  *
  * How it is fast. The file includes itself: once for each instruction set (TARGET), and within
  * that once for float and once for double (REAL). Plain loops with `omp simd` serve all of them;
- * the one loop that matters most, the sums of float32, has an AVX-512 form of its own.
+ * the one loop that matters most, the sums of float32, has a form of its own for AVX-512 and AVX2.
  */
 
 #ifndef TARGET
@@ -86,7 +86,10 @@ enum {
     FLUSH_ELEMENTS = 1 << 30,   /* before a count of 32 bits could overflow */
     LIST_ELEMENTS = UINT16_MAX, /* the most that are counted into a list: its counts have 16 bits */
     NO_OWNER = -1,                /* the owner of a list that counts no longer */
-    STRATA = 512,               /* sampled elements that are looked up at once */
+    STRATA = 2048,              /* strata whose places are known at once */
+    REACH = 1 << 30,            /* elements that they cover at most: places have 32 bits */
+    SLOTS = 4,                  /* sizes of tensors whose places a thread remembers */
+    LISTED = 64,                /* bins whose counts are read and cleared at once */
 };
 
 /* What one look at a block gives. `least` is the smallest magnitude. */
@@ -120,7 +123,7 @@ typedef struct {
     void (*add_double)(const double *, int64_t, int64_t, int, double *);
     void (*convert[NUM_DTYPES])(const void *, int64_t, void *);
     void (*positions)(int64_t, int, double, uint32_t, int64_t, int32_t *);
-    void (*bins_at)(const float *, const int32_t *, int, uint32_t *);
+    int (*list_counts)(uint32_t *, int, int, uint16_t *, uint32_t *);
     int16_t (*top16)(const int16_t *, int64_t, int16_t);
     int32_t (*top32)(const int32_t *, int64_t, int32_t);
     int64_t (*top64)(const int64_t *, int64_t, int64_t);
@@ -329,12 +332,28 @@ typedef struct {
     int64_t num_forgotten; /* lists without an owner */
 } Lists;
 
+/* What decides where samples are taken. */
+typedef struct {
+    double width; /* elements of one stratum */
+    uint32_t seed;
+} Strata;
+
+/* Where the elements of strata [first, first + count) lie, counted from `base`. */
+typedef struct {
+    Strata strata;
+    int64_t first, base;
+    int count;
+    int32_t at[STRATA];
+} Places;
+
+/* Of this thread: a step of training measures tensors of few sizes, again and again. */
+static THREAD_LOCAL Places own_places[SLOTS];
+
 typedef struct {
     int64_t *histogram;
     Lists *lists;            /* takes the counts in place of `histogram` */
-    int64_t stratum, strata; /* the next one and their number; strata = 0: every element */
-    double width;            /* elements of one stratum */
-    uint32_t seed;
+    int64_t next, num_strata; /* 0: every element */
+    Strata strata;
     uint32_t *tables; /* of this thread; finding them takes a call */
     int64_t pending, negative, binned;
     int first, last, nonfinite, least;
@@ -379,86 +398,129 @@ NOINLINE static void count_doubles(uint32_t *restrict tables, const double *rest
         tables[(i & 3) * TABLE + bin_of_double(x[i])]++;
 }
 
-/* The bins of sampled elements, -0 with 0. */
-static void bins_of_doubles(const double *x, const int32_t *positions, int n, uint32_t *bins) {
-    for (int i = 0; i < n; i++) {
-        double value = x[positions[i]];
-        bins[i] = value == 0 ? 0 : bin_of_double(value);
-    }
+static inline uint64_t bin_at(const float *x, int32_t place) {
+    uint32_t bits;
+    memcpy(&bits, x + place, 4);
+    return bits >> 19;
 }
 
-NOINLINE static void count_bins(uint32_t *restrict tables, const uint32_t *restrict bins, int n) {
+NOINLINE static void count_floats_at(uint32_t *restrict tables, const float *restrict x,
+                                     const int32_t *restrict at, int n) {
     int i = 0;
     for (; i + 4 <= n; i += 4) {
-        tables[bins[i]]++;
-        tables[TABLE + bins[i + 1]]++;
-        tables[2 * TABLE + bins[i + 2]]++;
-        tables[3 * TABLE + bins[i + 3]]++;
+        tables[bin_at(x, at[i])]++;
+        tables[TABLE + bin_at(x, at[i + 1])]++;
+        tables[2 * TABLE + bin_at(x, at[i + 2])]++;
+        tables[3 * TABLE + bin_at(x, at[i + 3])]++;
     }
     for (; i < n; i++)
-        tables[bins[i]]++;
+        tables[bin_at(x, at[i])]++;
+}
+
+NOINLINE static void count_doubles_at(uint32_t *restrict tables, const double *restrict x,
+                                      const int32_t *restrict at, int n) {
+    for (int i = 0; i < n; i++)
+        tables[(i & 3) * TABLE + bin_of_double(x[at[i]])]++;
+}
+
+static int64_t minus_zeros_at(const void *x, int wide, const int32_t *at, int n) {
+    int64_t found = 0;
+    for (int i = 0; i < n; i++) {
+        double value = wide ? ((const double *)x)[at[i]] : ((const float *)x)[at[i]];
+        found += value == 0 && signbit(value);
+    }
+    return found;
+}
+
+/* Counts the elements at some places; returns how many of them are -0. Places are counted from
+   `base` elements after x, which may lie outside of it. */
+static int64_t count_at(uint32_t *tables, const void *x, int wide, int64_t base, const int32_t *at,
+                        int n, int any_zeros) {
+    x = POINTER(const void, (intptr_t)x + base * (wide ? 8 : 4));
+    if (wide)
+        count_doubles_at(tables, x, at, n);
+    else
+        count_floats_at(tables, x, at, n);
+    return any_zeros ? minus_zeros_at(x, wide, at, n) : 0;
+}
+
+/* The places of a stratum and of those after it. */
+static const Places *places_of(const Bins *bins, int64_t stratum) {
+    Strata strata = bins->strata;
+    double most = REACH / strata.width;
+    int64_t count = most > STRATA ? STRATA : most < 1 ? 1 : (int64_t)most;
+    int64_t first = stratum / count * count;
+    Places *places = own_places + (mixed((uint32_t)(int64_t)strata.width) & (SLOTS - 1));
+    if (places->strata.width != strata.width || places->strata.seed != strata.seed ||
+        places->first != first || places->count == 0) {
+        places->strata = strata;
+        places->first = first;
+        places->count = (int)count;
+        places->base = (int64_t)((double)first * strata.width);
+        target->positions(first, places->count, strata.width, strata.seed, places->base,
+                          places->at);
+    }
+    return places;
 }
 
 /* Takes the strata whose element lies in the block that begins at `begin`. */
-static void take_sample(Bins *bins, const void *x, int wide, int64_t begin, int64_t n) {
-    int32_t positions[STRATA];
-    uint32_t found[STRATA];
-    for (;;) {
-        int64_t left = bins->strata - bins->stratum;
-        int wanted = left < STRATA ? (int)left : STRATA;
-        double reach = (double)(begin + n - 1) / bins->width - (double)bins->stratum + 1;
-        if (reach < wanted)
-            wanted = reach < 0 ? 0 : (int)reach + 1 < wanted ? (int)reach + 1 : wanted;
-        if (wanted <= 0)
+static void take_sample(Bins *bins, const void *x, int wide, int64_t begin, const Block *block) {
+    int64_t end = begin + (int64_t)block->numel;
+    while (bins->next < bins->num_strata) {
+        const Places *places = places_of(bins, bins->next);
+        int64_t after = (int64_t)((double)end / bins->strata.width) + 2 - places->first;
+        int64_t known = places->count, left = bins->num_strata - places->first;
+        known = known < left ? known : left;
+        after = after < known ? after : known;
+        int64_t from = bins->next - places->first;
+        while (after > from && places->at[after - 1] + places->base >= end)
+            after--;
+        if (after <= from)
             return;
-        target->positions(bins->stratum, wanted, bins->width, bins->seed, begin, positions);
-        int inside = wanted;
-        while (inside && positions[inside - 1] >= n)
-            inside--;
-        if (wide)
-            bins_of_doubles(x, positions, inside, found);
-        else
-            target->bins_at(x, positions, inside, found);
-        count_bins(bins->tables, found, inside);
-        bins->stratum += inside;
-        bins->pending += inside;
-        if (inside < wanted)
+        bins->negative += count_at(bins->tables, x, wide, places->base - begin, places->at + from,
+                                   (int)(after - from), block->zeros > 0);
+        bins->next += after - from;
+        bins->pending += after - from;
+        if (after < known)
             return;
     }
 }
 
 static int magnitude_bin(double x) { return (int)(bin_of_double(x) & (HALF - 1)); }
 
-static void put(Bins *bins, int bin, int64_t count) {
+static void put(Bins *bins, const uint16_t *listed, const uint32_t *counts, int length) {
     Lists *lists = bins->lists;
-    if (count == 0)
+    for (int i = 0; i < length; i++)
+        bins->binned += counts[i];
+    for (int i = 0; !lists && i < length; i++)
+        bins->histogram[listed[i]] += counts[i];
+    if (!lists)
         return;
-    bins->binned += count;
-    if (lists) {
-        POINTER(uint16_t, lists->bins)[lists->num_bins] = (uint16_t)bin;
-        POINTER(uint16_t, lists->counts)[lists->num_bins++] = (uint16_t)count;
-    } else {
-        bins->histogram[bin] += count;
+    uint16_t *to_bins = POINTER(uint16_t, lists->bins) + lists->num_bins;
+    uint16_t *to_counts = POINTER(uint16_t, lists->counts) + lists->num_bins;
+    for (int i = 0; i < length; i++) {
+        to_bins[i] = listed[i];
+        to_counts[i] = (uint16_t)counts[i];
     }
+    lists->num_bins += length;
 }
 
-/* Hands on the counts of bins [first, last], and `more` with each, and clears them. */
-static void move_counts(Bins *bins, int first, int last, int64_t more) {
-    uint32_t *from = bins->tables;
-    for (int bin = first; bin <= last; bin++) {
-        uint32_t count = from[bin] + from[TABLE + bin] + from[2 * TABLE + bin] +
-                         from[3 * TABLE + bin];
-        if (count == 0 && more == 0)
-            continue;
-        from[bin] = from[TABLE + bin] = from[2 * TABLE + bin] = from[3 * TABLE + bin] = 0;
-        put(bins, bin, count + more);
+/* Hands on the counts of bins [first, last] and clears them. */
+static void move_counts(Bins *bins, int first, int last) {
+    uint16_t listed[LISTED];
+    uint32_t counts[LISTED];
+    for (int bin = first; bin <= last; bin += LISTED) {
+        int n = last - bin < LISTED ? last - bin + 1 : LISTED;
+        put(bins, listed, counts, target->list_counts(bins->tables, bin, n, listed, counts));
     }
 }
 
 static void flush(Bins *bins) {
+    bins->tables[0] += (uint32_t)bins->negative; /* -0 counts as 0. */
+    bins->tables[HALF] -= (uint32_t)bins->negative;
     for (int side = 0; side < BINS; side += HALF) {
-        move_counts(bins, side, side, side ? -bins->negative : bins->negative);
-        move_counts(bins, side + (bins->first ? bins->first : 1), side + bins->last, 0);
+        move_counts(bins, side, side);
+        move_counts(bins, side + (bins->first ? bins->first : 1), side + bins->last);
         for (int table = 0; bins->nonfinite && table < TABLES; table++)
             memset(bins->tables + table * TABLE + side + FINITE, 0,
                    (HALF - FINITE) * sizeof(uint32_t));
@@ -487,8 +549,8 @@ static void tally(Bins *bins, const void *x, int dtype, int64_t begin, const Blo
         bins->last = last > bins->last ? last : bins->last;
     }
     bins->nonfinite |= block->finite < block->numel;
-    if (bins->strata) {
-        take_sample(bins, x, is_wide(dtype), begin, n);
+    if (bins->num_strata) {
+        take_sample(bins, x, is_wide(dtype), begin, block);
     } else {
         if (is_wide(dtype))
             count_doubles(bins->tables, x, n);
@@ -519,11 +581,10 @@ typedef struct {
 
 /* The first stratum whose element is not before `begin`. */
 static int64_t first_stratum(const Bins *bins, int64_t begin) {
-    int64_t stratum = (int64_t)((double)begin / bins->width) - 1;
-    int32_t position;
-    for (stratum = stratum < 0 ? 0 : stratum; stratum < bins->strata; stratum++) {
-        target->positions(stratum, 1, bins->width, bins->seed, begin, &position);
-        if (position >= 0)
+    int64_t stratum = (int64_t)((double)begin / bins->strata.width) - 1;
+    for (stratum = stratum < 0 ? 0 : stratum; stratum < bins->num_strata; stratum++) {
+        const Places *places = places_of(bins, stratum);
+        if (places->at[stratum - places->first] + places->base >= begin)
             break;
     }
     return stratum;
@@ -537,8 +598,8 @@ static void *measure_run(void *argument) {
     } buffer;
     int64_t step = run->dtype == FLOAT32 ? BLOCK : BUFFER;
     run->bins.tables = own_tables;
-    if (run->bins.strata)
-        run->bins.stratum = first_stratum(&run->bins, run->begin);
+    if (run->bins.num_strata)
+        run->bins.next = first_stratum(&run->bins, run->begin);
     for (int64_t i = run->begin; i < run->end; i += step) {
         int64_t n = run->end - i < step ? run->end - i : step;
         const void *x = fetch(run->data, run->dtype, i, n, &buffer);
@@ -597,20 +658,20 @@ static void start_run(Run *run, const char *data, int dtype, int64_t begin, int6
     empty_row(run->row);
 }
 
-/* Whether only a sample is counted in the histogram: of more than four times as many elements, for
-   looking up an element at a hashed place takes as long as counting four or five neighbours. */
+/* Whether only a sample is counted in the histogram: of more than twice as many elements, for
+   looking up an element at a hashed place takes as long as counting two neighbours. */
 static int is_sampled(int64_t numel, int64_t sample) {
-    return sample > 0 && (numel - 1) / 4 >= sample;
+    return sample > 0 && (numel - 1) / 2 >= sample;
 }
 
 static void accumulate(const char *data, int64_t numel, int dtype, double *row, int64_t *histogram,
                        Lists *lists, int64_t sample, Ahead ahead, int64_t wanted_threads) {
     Bins bins = {.histogram = histogram, .lists = lists, .first = HALF, .least = HALF};
     if (is_sampled(numel, sample)) {
-        bins.strata = sample;
-        bins.width = (double)numel / (double)sample;
+        bins.num_strata = sample;
+        bins.strata.width = (double)numel / (double)sample;
         /* Successive tensors of a site are looked at in different places. */
-        bins.seed = mixed((uint32_t)(int64_t)row[NUM_TENSORS] + 0x9e3779b9u);
+        bins.strata.seed = mixed((uint32_t)(int64_t)row[NUM_TENSORS] + 0x9e3779b9u);
     }
     int threads = useful_threads(wanted_threads, numel);
     if (threads == 1) {
@@ -686,7 +747,7 @@ static void measure_channel(const Slab *slab, int64_t channel) {
         int64_t start = (o * slab->channels + channel) * slab->inner;
         for (int64_t i = 0; i < slab->inner;) {
             int64_t n = slab->inner - i < BUFFER - together ? slab->inner - i : BUFFER - together;
-            if (lies_ready(slab->dtype) && together == 0 && n >= BUFFER / 2) {
+            if (lies_ready(slab->dtype) && together == 0 && n >= BUFFER / 8) {
                 measure(slab->data + (start + i) * ITEMSIZE[slab->dtype], n, slab->dtype, NOTHING, &block);
                 merge_block(row, &block);
             } else {
@@ -818,13 +879,20 @@ static void bins_in_use(const double *row, int *first, int *last) {
 
 /* ------------------------------------------------------------------------- what one meter wants */
 
-/* Where the tensors of one site are measured into. Made by Python (native.Aim). */
+/* Rows of the slices along one dim of a tensor: `count` of them, of runs of `inner` elements that
+   lie together. Made by Python (native.KernelArgs), hence plain integers. */
+typedef struct {
+    int64_t rows, count, inner;
+} Slices;
+
+/* Where the tensors of one site are measured into. Made by Python (native.KernelArgs). */
 typedef struct {
     int64_t row, histogram, sample; /* as in `accumulate` */
     int64_t lists, owner;           /* where histograms go while they fit, and under which number */
     int64_t sums, inner;            /* sums over samples of `inner` elements, or 0 */
     int64_t num_samples;            /* where it is told how many were added */
     int64_t last_list;              /* which one holds the histogram of the last tensor */
+    int64_t slices, num_slices;     /* Slices[num_slices]: dims along which slices are measured */
 } Aim;
 
 /* The lists, if the histogram of `numel` elements is sure to fit in there. */
@@ -863,6 +931,10 @@ static void forget(Aim *aim) {
         }
     }
     empty_row(row);
+    const Slices *slices = POINTER(const Slices, aim->slices);
+    for (int64_t i = 0; i < aim->num_slices; i++)
+        for (int64_t slice = 0; slice < slices[i].count; slice++)
+            empty_row(POINTER(double, slices[i].rows) + slice * ROW);
 }
 
 static void take(const char *data, int64_t numel, int dtype, Aim *aim, int64_t threads) {
@@ -882,6 +954,10 @@ static void take(const char *data, int64_t numel, int dtype, Aim *aim, int64_t t
         accumulate_sum(data, samples, aim->inner, dtype, POINTER(double, aim->sums));
         *POINTER(int64_t, aim->num_samples) += samples;
     }
+    const Slices *slices = POINTER(const Slices, aim->slices);
+    for (int64_t i = 0; i < aim->num_slices; i++)
+        accumulate_channels(data, numel / (slices[i].count * slices[i].inner), slices[i].count,
+                            slices[i].inner, dtype, POINTER(double, slices[i].rows), threads);
 }
 
 /* ------------------------------------------------------------------------- the end of a step */
@@ -1070,16 +1146,13 @@ static PyObject *py_sum(PyObject *module, PyObject *const *arguments, Py_ssize_t
     return none();
 }
 
-static PyObject *py_merge(PyObject *module, PyObject *const *arguments, Py_ssize_t given) {
-    int64_t a[4];
+static PyObject *py_merge_rows(PyObject *module, PyObject *const *arguments, Py_ssize_t given) {
+    int64_t a[3];
     (void)module;
-    if (!read_integers(arguments, given, 4, a, "merge"))
+    if (!read_integers(arguments, given, 3, a, "merge_rows"))
         return NULL;
-    merge_row(POINTER(double, a[0]), POINTER(const double, a[1]));
-    int64_t *to = POINTER(int64_t, a[2]);
-    const int64_t *from = POINTER(const int64_t, a[3]);
-    for (int bin = 0; to && from && bin < BINS; bin++)
-        to[bin] += from[bin];
+    for (int64_t r = 0; r < a[2]; r++)
+        merge_row(POINTER(double, a[0]) + r * ROW, POINTER(const double, a[1]) + r * ROW);
     return none();
 }
 
@@ -1177,8 +1250,8 @@ static PyMethodDef methods[] = {
      "accumulate_channels(data, outer, channels, inner, dtype, rows, threads)"},
     {"accumulate_sum", (PyCFunction)(void (*)(void))py_sum, METH_FASTCALL,
      "accumulate_sum(data, outer, inner, dtype, sums)"},
-    {"merge", (PyCFunction)(void (*)(void))py_merge, METH_FASTCALL,
-     "merge(row_to, row_from, histogram_to, histogram_from)"},
+    {"merge_rows", (PyCFunction)(void (*)(void))py_merge_rows, METH_FASTCALL,
+     "merge_rows(rows_to, rows_from, num_rows): each row into the one at its place"},
     {"drain", (PyCFunction)(void (*)(void))py_drain, METH_FASTCALL,
      "drain(rows, histograms, num_rows, bins, counts, ends) -> length of the lists"},
     {"take_block", (PyCFunction)(void (*)(void))py_take_block, METH_FASTCALL,
@@ -1299,14 +1372,42 @@ static void TFN(positions)(int64_t first, int n, double width, uint32_t seed, in
     }
 }
 
-/* The bins of floats at some places, -0 with 0. */
-static void TFN(bins_at)(const float *x, const int32_t *positions, int n, uint32_t *bins) {
+/* Lists the counts of `n` bins from `first` on that are not 0, and clears them. No branch asks
+   whether there are any, for it could not be foreseen. */
+static int TFN(list_counts)(uint32_t *restrict tables, int first, int n, uint16_t *restrict bins,
+                            uint32_t *restrict counts) {
+    int length = 0;
+#if LEVEL == 3
+    __m512i places = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    for (int i = 0; i < n; i += 16) {
+        __mmask16 inside = n - i < 16 ? (1u << (n - i)) - 1 : 0xffff;
+        __m512i sums = _mm512_setzero_si512();
+        for (int table = 0; table < TABLES; table++) {
+            uint32_t *from = tables + table * TABLE + first + i;
+            sums = _mm512_add_epi32(sums, _mm512_maskz_loadu_epi32(inside, from));
+            _mm512_mask_storeu_epi32(from, inside, _mm512_setzero_si512());
+        }
+        __mmask16 used = _mm512_test_epi32_mask(sums, sums);
+        __m512i numbers = _mm512_add_epi32(places, _mm512_set1_epi32(first + i));
+        numbers = _mm512_maskz_compress_epi32(used, numbers);
+        _mm256_storeu_si256((void *)(bins + length), _mm512_cvtepi32_epi16(numbers));
+        _mm512_storeu_si512(counts + length, _mm512_maskz_compress_epi32(used, sums));
+        length += __builtin_popcount(used);
+    }
+#else
+    uint32_t sums[LISTED], *from = tables + first;
     SIMD()
     for (int i = 0; i < n; i++) {
-        uint32_t bits;
-        memcpy(&bits, x + positions[i], 4);
-        bins[i] = bits << 1 ? bits >> 19 : 0;
+        sums[i] = from[i] + from[TABLE + i] + from[2 * TABLE + i] + from[3 * TABLE + i];
+        from[i] = from[TABLE + i] = from[2 * TABLE + i] = from[3 * TABLE + i] = 0;
     }
+    for (int i = 0; i < n; i++) {
+        bins[length] = (uint16_t)(first + i);
+        counts[length] = sums[i];
+        length += sums[i] != 0;
+    }
+#endif
+    return length;
 }
 
 /* The largest exponent, in its place among the bits. Four places are read at once: one alone would
@@ -1351,7 +1452,7 @@ static const Target TFN(target) = {
         TFN(from_bool),
     },
     TFN(positions),
-    TFN(bins_at),
+    TFN(list_counts),
     TFN(top16),
     TFN(top32),
     TFN(top64),
@@ -1375,14 +1476,43 @@ static inline REAL FN(number)(BITS bits) {
     return x;
 }
 
+#if LEVEL < 3 || MANTISSA != 23
+/* Sums in a plain loop: all of them, or those of the elements that fill no vector. */
+NOINLINE static void FN(plain_sums)(const REAL *x, int64_t n, Sums *out) {
+    double sum = 0, squares = 0, l1 = 0;
+    REAL low = INFINITY, high = -INFINITY, least = INFINITY;
+    SIMD(reduction(+ : sum, squares, l1) reduction(min : low, least) reduction(max : high))
+    for (int64_t i = 0; i < n; i++) {
+        REAL value = x[i], size = FN(number)(FN(bits)(value) & ~SIGN);
+        double wide = value;
+        sum += wide;
+        squares += wide * wide;
+        l1 += (double)size;
+        low = value < low ? value : low;
+        high = value > high ? value : high;
+        least = size < least ? size : least;
+    }
+    *out = (Sums){sum, squares, l1, low, high, least};
+}
+#endif
+
+#if LEVEL >= 2 && MANTISSA == 23
+/* The bits of floats compare as integers: signed for the largest of the positive ones, unsigned for
+   the lowest of the negative ones. Where there are none, the smallest magnitude, which is wanted
+   too, is what is missing. */
+static inline void TFN(set_extremes)(int32_t positive, uint32_t negative, float least, Sums *out) {
+    out->least = least;
+    out->high = positive < 0 ? -least : FN(number)((uint32_t)positive);
+    out->low = negative & SIGN ? FN(number)(negative) : least;
+}
+#endif
+
 #if LEVEL == 3 && MANTISSA == 23
 /* What limits this loop are the two pipes that add, compare and convert, so work is moved to the
    two that multiply, and to integer instructions, which run on all four:
      - |a| + |c| is the larger of |a + c| and |a - c|, and a + c is needed anyway;
      - sums are fused multiply-adds with 1;
-     - the bits of floats compare as integers: signed for the largest of the positive ones, unsigned
-       for the lowest of the negative ones. Where there are none, the smallest magnitude, which is
-       wanted too, is what is missing. */
+     - extremes are integers (see set_extremes). */
 typedef struct {
     __m512d sum[2], squares[4], l1[2], one;
     __m512i positive[2], negative[2];
@@ -1457,31 +1587,92 @@ static void FN(sums)(const float *x, int64_t n, Ahead ahead, Sums *out) {
     float least = _mm512_reduce_min_ps(_mm512_min_ps(t.least[0], t.least[1]));
     int32_t positive = _mm512_reduce_max_epi32(_mm512_max_epi32(t.positive[0], t.positive[1]));
     uint32_t negative = _mm512_reduce_max_epu32(_mm512_max_epu32(t.negative[0], t.negative[1]));
-    out->least = least;
-    out->high = positive < 0 ? -least : FN(number)((uint32_t)positive);
-    out->low = negative & SIGN ? FN(number)(negative) : least;
+    TFN(set_extremes)(positive, negative, least, out);
     out->sum = _mm512_reduce_add_pd(_mm512_add_pd(t.sum[0], t.sum[1]));
     out->l1 = _mm512_reduce_add_pd(_mm512_add_pd(t.l1[0], t.l1[1]));
     out->squares = _mm512_reduce_add_pd(_mm512_add_pd(
         _mm512_add_pd(t.squares[0], t.squares[1]), _mm512_add_pd(t.squares[2], t.squares[3])));
 }
+#elif LEVEL == 2 && MANTISSA == 23
+/* What limits this loop is the number of instructions: an element is converted once, and extremes
+   are integers (see set_extremes). `least` is a magnitude's bits shifted left by one. */
+typedef struct {
+    __m256d sum, squares[4], l1;
+    __m256i positive, negative, least;
+} Lanes256;
+
+static inline __m256d sized(__m256d x) { return _mm256_andnot_pd(_mm256_set1_pd(-0.0), x); }
+
+static inline void take_eight(Lanes256 *t, const float *x, int i) {
+    __m256i bits = _mm256_loadu_si256((const void *)x);
+    __asm__("" : "+x"(bits)); /* Read once for all three extremes. */
+    t->positive = _mm256_max_epi32(t->positive, bits);
+    t->negative = _mm256_max_epu32(t->negative, bits);
+    t->least = _mm256_min_epu32(t->least, _mm256_add_epi32(bits, bits));
+    __m256d a = _mm256_cvtps_pd(_mm_loadu_ps(x)), b = _mm256_cvtps_pd(_mm_loadu_ps(x + 4));
+    t->squares[i] = _mm256_fmadd_pd(a, a, t->squares[i]);
+    t->squares[i + 1] = _mm256_fmadd_pd(b, b, t->squares[i + 1]);
+    t->sum = _mm256_add_pd(t->sum, _mm256_add_pd(a, b));
+    t->l1 = _mm256_add_pd(t->l1, _mm256_add_pd(sized(a), sized(b)));
+}
+
+static inline double sum_of_four(__m256d x) {
+    __m128d two = _mm_add_pd(_mm256_castpd256_pd128(x), _mm256_extractf128_pd(x, 1));
+    return _mm_cvtsd_f64(two) + _mm_cvtsd_f64(_mm_unpackhi_pd(two, two));
+}
+
+/* One of eight numbers of 32 bits. */
+#define ONE_OF_EIGHT(name, pick)                                                                   \
+    static inline int32_t name(__m256i x) {                                                        \
+        __m128i four = pick(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));            \
+        __m128i two = pick(four, _mm_shuffle_epi32(four, 0x4e));                                   \
+        return _mm_cvtsi128_si32(pick(two, _mm_shuffle_epi32(two, 0xb1)));                         \
+    }
+ONE_OF_EIGHT(largest, _mm_max_epi32)
+ONE_OF_EIGHT(largest_unsigned, _mm_max_epu32)
+ONE_OF_EIGHT(smallest_unsigned, _mm_min_epu32)
+#undef ONE_OF_EIGHT
+
+static void TFN(add_sums)(Sums *to, const Sums *from) {
+    to->sum += from->sum;
+    to->squares += from->squares;
+    to->l1 += from->l1;
+    to->low = from->low < to->low ? from->low : to->low;
+    to->high = from->high > to->high ? from->high : to->high;
+    to->least = from->least < to->least ? from->least : to->least;
+}
+
+static void FN(sums)(const float *x, int64_t n, Ahead ahead, Sums *out) {
+    Lanes256 t;
+    t.sum = t.l1 = t.squares[0] = t.squares[1] = t.squares[2] = t.squares[3] = _mm256_setzero_pd();
+    t.positive = _mm256_set1_epi32(INT32_MIN);
+    t.negative = _mm256_setzero_si256();
+    t.least = _mm256_set1_epi32((int32_t)(INFINITE << 1));
+    int64_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        take_eight(&t, x + i, 0);
+        take_eight(&t, x + i + 8, 2);
+        __builtin_prefetch(ahead.next, 1, 2);
+        ahead.next += ahead.bytes / 2;
+    }
+    /* Else the compiler keeps them in memory all along, since it is about to take them apart. */
+    __asm__("" : "+x"(t.positive), "+x"(t.negative), "+x"(t.least));
+    TFN(set_extremes)(largest(t.positive), (uint32_t)largest_unsigned(t.negative),
+                      FN(number)((uint32_t)smallest_unsigned(t.least) >> 1), out);
+    out->sum = sum_of_four(t.sum);
+    out->l1 = sum_of_four(t.l1);
+    out->squares = sum_of_four(_mm256_add_pd(_mm256_add_pd(t.squares[0], t.squares[1]),
+                                             _mm256_add_pd(t.squares[2], t.squares[3])));
+    if (i < n) {
+        Sums rest;
+        FN(plain_sums)(x + i, n - i, &rest);
+        TFN(add_sums)(out, &rest);
+    }
+}
 #else
 static void FN(sums)(const REAL *x, int64_t n, Ahead ahead, Sums *out) {
     (void)ahead; /* What this loop waits for is the memory already. */
-    double sum = 0, squares = 0, l1 = 0;
-    REAL low = INFINITY, high = -INFINITY, least = INFINITY;
-    SIMD(reduction(+ : sum, squares, l1) reduction(min : low, least) reduction(max : high))
-    for (int64_t i = 0; i < n; i++) {
-        REAL value = x[i], size = FN(number)(FN(bits)(value) & ~SIGN);
-        double wide = value;
-        sum += wide;
-        squares += wide * wide;
-        l1 += (double)size;
-        low = value < low ? value : low;
-        high = value > high ? value : high;
-        least = size < least ? size : least;
-    }
-    *out = (Sums){sum, squares, l1, low, high, least};
+    FN(plain_sums)(x, n, out);
 }
 #endif
 

@@ -15,22 +15,32 @@ from __future__ import annotations
 
 import os
 import struct
+import warnings
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+_INTERFACE = 3
+"""The binary has the same number, from ``calls.h``, or it was built from other sources."""
+_STALE = (
+    "torchtap's native kernel was built from other sources, and stock operations measure instead, "
+    "which takes longer. Build again: python -m pip install --no-build-isolation --editable ."
+)
+
 try:
     from torchtap.stats.kernels import _kernel
 except ImportError:
     _available = False
 else:
-    _available = hasattr(_kernel, "take_block")  # Not of a checkout that was built before.
+    _available = getattr(_kernel, "INTERFACE", 0) == _INTERFACE
+    if not _available:  # Of a checkout that was built before.
+        warnings.warn(_STALE, RuntimeWarning, stacklevel=2)
 
 DTYPES: dict[torch.dtype, int] = {
     torch.float32: 0,
@@ -68,13 +78,8 @@ def available() -> bool:
     return _available
 
 
-def can_take_calls() -> bool:
-    """Return whether plain calls can be taken natively (``calls.c``) here."""
-    return _can_read_tensors
-
-
 def takes_calls() -> bool:
-    """Return whether they are: where they can, unless ``TORCHTAP_NATIVE=0`` is set."""
+    """Return whether plain calls are taken natively (``calls.c``): unless ``TORCHTAP_NATIVE=0``."""
     return _can_read_tensors and os.environ.get("TORCHTAP_NATIVE", "1") != "0"
 
 
@@ -110,8 +115,6 @@ def _missing(*arguments: int) -> None:
 
 accumulate_address: Callable[[int, int, int, int, int, int, int], None]
 """``(data, numel, dtype code, row, histogram or 0, sample or 0, threads)``, all addresses."""
-accumulate_sum_address: Callable[[int, int, int, int, int], None]
-"""``(data, outer, inner, dtype code, sums)``, all addresses."""
 take_address: Callable[[int, int, int, int, int], None]
 """``(data, numel, dtype code, aim, threads)``, all addresses; see :class:`KernelArgs`."""
 replace_address: Callable[[int, int, int, int, int], None]
@@ -121,11 +124,9 @@ look_address: Callable[[int, int, int], bool] | None = None
 if _available:
     look_address = getattr(_kernel, "are_finite", None)
     accumulate_address = _kernel.accumulate
-    accumulate_sum_address = _kernel.accumulate_sum
     take_address, replace_address = _kernel.take, _kernel.replace
 else:
-    accumulate_address = accumulate_sum_address = _missing
-    take_address = replace_address = _missing
+    accumulate_address = take_address = replace_address = _missing
 
 
 class SparseLog:
@@ -163,6 +164,8 @@ class SparseLog:
         """Drop everything that was listed of an owner."""
         owners = self._lists[1, : self._header[3]]
         is_old = owners == owner
+        # The bins stay where they are: moving what lies behind them would cost more than to skip
+        # them once.
         owners[is_old] = _NO_ROW
         self._header[-1] += is_old.sum()
 
@@ -198,6 +201,7 @@ class TakenBlock:
     def lists(self) -> tuple[NDArray[np.int64], Drained]:
         """Return the owner of each list, and the lists as :func:`drain` gives them."""
         num_rows, num_lists, num_bins, num_forgotten, _ = self._sizes
+        # A row has 16 numbers of 8 bytes.
         start = _SIZES.size + num_rows * 128
         ends, owners = np.frombuffer(self._data, np.int64, 2 * num_lists, start).reshape(2, -1)
         start += num_lists * 16
@@ -229,7 +233,7 @@ class KernelArgs:
         address: what the kernel is given.
     """
 
-    __slots__ = ("_fields", "_held", "_summed", "address")
+    __slots__ = ("_fields", "_held", "_sliced", "_summed", "address")
 
     def __init__(
         self,
@@ -239,10 +243,11 @@ class KernelArgs:
         lists: SparseLog | None,
         owner: int,
     ) -> None:
+        # The kernel has addresses alone, so this keeps the memory alive.
         self._held = row, histogram, lists
         wanted = 0 if histogram is None else histogram.data_ptr()
         room = 0 if lists is None else lists.address
-        self._fields = np.array([row.data_ptr(), wanted, sample, room, owner, 0, 0, 0, 0])
+        self._fields = np.array([row.data_ptr(), wanted, sample, room, owner, *[0] * 6])
         self.address = int(self._fields.ctypes.data)
 
     @property
@@ -262,6 +267,29 @@ class KernelArgs:
         else:
             self._fields[5:8] = sums.data_ptr(), sums.numel(), num_samples.data_ptr()
 
+    def slice_into(self, slices: Sequence[SliceRows]) -> None:
+        """Measure slices of each tensor too, along some dims."""
+        table = np.array([[one.rows.ctypes.data, len(one.rows), one.inner] for one in slices])
+        self._sliced = slices, table
+        self._fields[9:11] = table.ctypes.data, len(slices)
+
+
+class SliceRows(NamedTuple):
+    """Rows of the slices of a tensor along one dim.
+
+    Attributes:
+        rows: ``float64[slices, 16]``.
+        inner: how many elements of a slice lie together.
+    """
+
+    rows: NDArray[np.float64]
+    inner: int
+
+
+def merge_rows(rows: NDArray[np.float64], others: NDArray[np.float64]) -> None:
+    """Merge rows, each into the one at its place; all without gaps."""
+    _kernel.merge_rows(rows.ctypes.data, others.ctypes.data, len(others))
+
 
 def accumulate(
     tensor: Tensor, row: Tensor, histogram: Tensor | None = None, sample: int = 0
@@ -273,7 +301,7 @@ def accumulate(
         row: ``float64[16]``, contiguous.
         histogram: ``int64[8192]``, contiguous, or ``None``.
         sample: how many elements to count in the histogram, one in each of so many equal parts at
-            a hashed place; 0 for all. A tensor of at most four times as many is counted
+            a hashed place; 0 for all. A tensor of at most twice as many is counted
             completely, which takes less time. Successive tensors of a row are sampled in
             different places; the same ones in the same order always give the same counts.
 
@@ -312,18 +340,6 @@ def accumulate_channels(tensor: Tensor, rows: Tensor) -> None:
     _kernel.accumulate_channels(
         tensor.data_ptr(), outer, channels, inner, code, rows.data_ptr(), threads
     )
-
-
-def accumulate_sum(tensor: Tensor, sums: Tensor) -> None:
-    """Add a tensor, summed over its first dim, to ``sums``.
-
-    Args:
-        tensor: ``[outer, ...]``, on the CPU, of a dtype in :data:`DTYPES`.
-        sums: ``float64[...]``, contiguous. NaN and infinities go in as they are.
-    """
-    tensor = tensor.resolve_neg().contiguous()
-    code = DTYPES[tensor.dtype]
-    accumulate_sum_address(tensor.data_ptr(), tensor.shape[0], sums.numel(), code, sums.data_ptr())
 
 
 def are_finite(tensors: Iterable[Tensor], others: list[Tensor]) -> bool:
@@ -368,18 +384,6 @@ def _lies_ready(tensor: Tensor) -> bool:
     if type(tensor) is not Tensor or not tensor.is_cpu or tensor.layout is not torch.strided:
         return False
     return not tensor.is_nested and (tensor.is_contiguous() or fills_its_memory(tensor))
-
-
-def merge(
-    row: Tensor, other: Tensor, histogram: Tensor | None = None, more: Tensor | None = None
-) -> None:
-    """Merge a row into another, and the histogram ``more`` into ``histogram``."""
-    _kernel.merge(
-        row.data_ptr(),
-        other.data_ptr(),
-        0 if histogram is None else histogram.data_ptr(),
-        0 if more is None else more.data_ptr(),
-    )
 
 
 def drain(rows: Tensor, histograms: Tensor, scratch: Scratch | None = None) -> Drained:

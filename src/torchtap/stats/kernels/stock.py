@@ -40,7 +40,7 @@ def accumulate(
         tensor: of any shape, strides and real dtype, on the device of the row.
         row: ``float64[16]``, see :mod:`torchtap.stats.statistics`.
         histogram: ``int64[8192]``, or ``None``.
-        sample: how many elements to count in the histogram if there are more than four times as
+        sample: how many elements to count in the histogram if there are more than twice as
             many; 0 for all.
     """
     tiny = torch.finfo(tensor.dtype).tiny if tensor.dtype.is_floating_point else 0.0
@@ -49,7 +49,7 @@ def accumulate(
         merge(row, _measured(chunk.to(torch.float64), tiny))
     row[NUM_TENSORS] += 1
     if histogram is not None and flat.numel():
-        counted = flat if not 0 < 4 * sample < flat.numel() else flat[_places(flat, sample)]
+        counted = flat if not 0 < 2 * sample < flat.numel() else flat[_places(flat, sample)]
         row[LEAST_BIN] = 1  # Not kept account of here: any bin may be in use.
         for chunk in torch.split(counted, _CHUNK):
             row[NUM_COUNTED] += _count(chunk.to(torch.float64), histogram)

@@ -40,12 +40,12 @@ class Result:
 
 
 def tensors_in(value: Any) -> dict[str, Tensor]:
-    """Every tensor in nested values by its place, each once, under its first name.
+    """Return every tensor in nested values by its place, each once, under its first name.
 
     Goes through tuples, lists, mappings, dataclasses and the attributes of objects, and not into
     modules, functions and classes.
     """
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     seen: dict[int, Any] = {}
     waiting: list[tuple[str, Any]] = [("", value)]
     while waiting:
@@ -54,11 +54,11 @@ def tensors_in(value: Any) -> dict[str, Tensor]:
             continue
         seen[id(one)] = one
         if isinstance(one, Tensor):
-            found[name] = one
+            tensors[name] = one
             continue
         parts = [(f"{name}.{key}" if name else key, part) for key, part in _parts(one)]
         waiting += reversed(parts)
-    return found
+    return tensors
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
@@ -127,7 +127,9 @@ def _entered(
     A module may write into its argument, which autograd refuses for a leaf: a clone is handed on.
     An argument that is a parameter of the module stays that parameter.
     """
-    memo: dict[int, Any] = {id(one): one for one in (*module.parameters(), *module.buffers())}
+    memo: dict[int, Any] = {
+        id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())
+    }
     memo.update((id(one), one) for one in module.modules())
     given = tensors_in(arguments_by_name(*arguments))
     own = {name: one for name, one in given.items() if id(one) not in memo}
@@ -163,8 +165,8 @@ def arguments_by_name(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[
 
 def named_arguments(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Tensor]:
     """Tensors among the arguments, under names that those of an output never have."""
-    found = tensors_in(arguments_by_name(args, kwargs))
-    return {f"argument {name}": one for name, one in found.items()}
+    by_name = tensors_in(arguments_by_name(args, kwargs))
+    return {f"argument {name}": one for name, one in by_name.items()}
 
 
 def copies(tensors: Sequence[Tensor], *, differentiable: bool = False) -> list[Tensor]:
@@ -178,14 +180,14 @@ def copies(tensors: Sequence[Tensor], *, differentiable: bool = False) -> list[T
     groups: dict[Any, list[int]] = {}
     for place, one in enumerate(tensors):
         groups.setdefault(_memory(one) or -1 - place, []).append(place)
-    found: dict[int, Tensor] = {}
+    made: dict[int, Tensor] = {}
     with torch.enable_grad():
         for places in groups.values():
             group = [tensors[place] for place in places]
             is_alone = len(group) == 1 and (not _memory(group[0]) or _is_dense(group[0]))
             make = _single if is_alone else _in_one_memory
-            found.update(zip(places, make(group, differentiable), strict=True))
-    return [found[place] for place in range(len(tensors))]
+            made.update(zip(places, make(group, differentiable), strict=True))
+    return [made[place] for place in range(len(tensors))]
 
 
 def _single(group: list[Tensor], differentiable: bool) -> list[Tensor]:
@@ -196,19 +198,19 @@ def _single(group: list[Tensor], differentiable: bool) -> list[Tensor]:
 
 
 def _in_one_memory(group: list[Tensor], differentiable: bool) -> list[Tensor]:
-    """The part of the memory in which they all are, copied once, and views of that."""
+    """Return the part of the memory in which they all are, copied once, and views of that."""
     first = min(one.storage_offset() for one in group)
     last = max(one.storage_offset() + _extent(one) for one in group)
     flat = group[0].detach().as_strided((last - first,), (1,), first).clone()
     if differentiable and any(one.requires_grad for one in group):
         flat = flat.requires_grad_().clone()
-    found = []
+    views = []
     for one in group:
         view = flat.as_strided(one.shape, one.stride(), one.storage_offset() - first)
         if not differentiable or not one.requires_grad:
             view = view.detach().requires_grad_(one.requires_grad)
-        found.append(view)
-    return found
+        views.append(view)
+    return views
 
 
 def _extent(tensor: Tensor) -> int:
@@ -231,10 +233,10 @@ def _memory(tensor: Tensor) -> Any:
 
 
 def held_output(output: Any) -> Any:
-    """The output by value, before a backward or its hooks may write into it."""
+    """Return the output by value, before a backward or its hooks may write into it."""
     memo: dict[int, Any] = {}
-    found = list(tensors_in(output).values())
-    memo.update((id(one), own) for one, own in zip(found, copies(found), strict=True))
+    tensors = list(tensors_in(output).values())
+    memo.update((id(one), own) for one, own in zip(tensors, copies(tensors), strict=True))
     return copy.deepcopy(output, memo)
 
 
@@ -255,7 +257,7 @@ def _backward(outputs: Mapping[str, Tensor], arriving: Mapping[str, Tensor]) -> 
 
 def differences(recorded: Result, again: Result) -> dict[str, str]:
     """Name of what was compared -> how it differs, to the bit; an empty text where it is equal."""
-    found: dict[str, str] = {}
+    differing: dict[str, str] = {}
     one, two = tensors_in(recorded.output), tensors_in(again.output)
     tables = [("output", one, two), ("buffer", recorded.buffers, again.buffers)]
     tables += [("gradient of input", recorded.inputs, again.inputs)]
@@ -263,11 +265,11 @@ def differences(recorded: Result, again: Result) -> dict[str, str]:
     for kind, before, now in tables:
         for name in before:
             label = f"{kind} {name}" if name else kind
-            found[label] = _difference(before[name], now.get(name))
+            differing[label] = _difference(before[name], now.get(name))
     for name in two:
         if name not in one:
-            found[f"output {name}"] = "it was not there when the call was recorded"
-    return found
+            differing[f"output {name}"] = "it was not there when the call was recorded"
+    return differing
 
 
 def _difference(one: Tensor, two: Tensor | None) -> str:
@@ -294,7 +296,7 @@ def _shape(tensor: Tensor) -> list[Any]:
 
 
 def dense_parts(tensor: Tensor) -> list[Tensor]:
-    """The plain strided tensors in which the numbers are."""
+    """Return the plain strided tensors in which the numbers are."""
     own = tensor.detach()
     if own.is_meta:
         return []

@@ -22,25 +22,25 @@ def main(file: str) -> int:
     with safe_open(path, "pt") as opened:
         text = (opened.metadata() or {}).get("call", "")
     try:
-        found = read_call(text, load_file(path))
+        call = read_call(text, load_file(path))
     except UnreadableError as error:
         print(f"The call cannot be made again: {error}.", file=sys.stderr)
         return 2
     names = ("output", "buffers", "arriving", "inputs", "parameters")
-    recorded = Result(**{name: found[name] for name in names})
-    arguments = found["args"], found["kwargs"]
-    again = run_again(found["module"], arguments, found["around"], recorded.arriving)
+    recorded = Result(**{name: call[name] for name in names})
+    arguments = call["args"], call["kwargs"]
+    again = run_again(call["module"], arguments, call["around"], recorded.arriving)
     compared = differences(recorded, again)
     wrong = {name: how for name, how in compared.items() if how}
-    kind, where = type(found["module"]).__name__, found["path"] or "."
+    kind, where = type(call["module"]).__name__, call["path"] or "."
     ways = "forward and backward" if recorded.arriving else "forward"
-    print(f"Call {found['call']} of {where} ({kind}), {ways}")
-    for note in found["notes"]:
+    print(f"Call {call['call']} of {where} ({kind}), {ways}")
+    for note in call["notes"]:
         print(f"Note: {note}.")
     for name, how in wrong.items():
         print(f"{name}: {how}")
-    if found["around"]["torch"] != torch.__version__:
-        print(f"Recorded with torch {found['around']['torch']}; this is {torch.__version__}.")
+    if call["around"]["torch"] != torch.__version__:
+        print(f"Recorded with torch {call['around']['torch']}; this is {torch.__version__}.")
     if wrong:
         print(f"{len(wrong)} of {len(compared)} tensors differ.")
         return 1

@@ -58,14 +58,14 @@ SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
 
 
 def _devices() -> list[str]:
-    found = torch.accelerator.current_accelerator()
-    return ["cpu"] if found is None else ["cpu", found.type]
+    accelerator = torch.accelerator.current_accelerator()
+    return ["cpu"] if accelerator is None else ["cpu", accelerator.type]
 
 
 def random_states() -> dict[str, Any]:
     """The states of the global generators: of PyTorch on all devices, of Python and of NumPy."""
     version, words, gauss = random.getstate()
-    found: dict[str, Any] = {
+    states: dict[str, Any] = {
         "torch": torch.get_rng_state(),
         "python": [version, list(words), gauss],
     }
@@ -75,12 +75,12 @@ def random_states() -> dict[str, Any]:
         state = numpy.random.get_state(legacy=False)
         words = state["state"]["key"].tolist()
         others = (state["state"]["pos"], state["has_gauss"], state["gauss"])
-        found["numpy"] = [state["bit_generator"], words, *others]
+        states["numpy"] = [state["bit_generator"], words, *others]
     for name in _devices()[1:]:
         device: Any = getattr(torch, name, None)
         if hasattr(device, "get_rng_state_all") and device.is_initialized():
-            found[name] = device.get_rng_state_all()
-    return found
+            states[name] = device.get_rng_state_all()
+    return states
 
 
 def set_random_states(states: dict[str, Any]) -> None:

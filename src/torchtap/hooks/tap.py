@@ -1,0 +1,190 @@
+"""Taps and site states: the state of an engine for one module or mark, and for one site of it."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+from torchtap.core.absence import Absence
+from torchtap.core.ports import FLOW_PORTS
+from torchtap.core.site import Site
+from torchtap.core.tree import Unseen
+from torchtap.hooks.call_numbers import StepCounter
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from torchtap.core.plan import Filter
+
+
+TAKEN, RETURNED = "taken", "returned"
+Meter = Callable[["Tensor", int], bool]
+_first_calls = itertools.count()
+
+
+def no_meter(tensor: Tensor, step: int) -> bool:
+    """Takes nothing: every value becomes a record."""
+    return False
+
+
+class SiteState:
+    """The tally of one site.
+
+    Attributes:
+        seen: whether any value was delivered.
+        expected: number of gradients waited for.
+        received: of these, the ones that came.
+        reason: why the last value was not available.
+        copies: whether values must be copied because the program overwrites them; ``None`` until
+            that is known.
+        meter: measures a value of a step at once, and returns whether it could; if not, a
+            record is made.
+    """
+
+    __slots__ = ("copies", "expected", "meter", "reason", "received", "seen", "site")
+
+    def __init__(self, site: Site, copies: bool | None = None, meter: Meter = no_meter) -> None:
+        self.site = site
+        self.meter = meter
+        self.seen = False
+        self.expected = self.received = 0
+        self.reason: str | None = None
+        self.copies = copies
+
+
+class GradHook(partial):  # type: ignore[type-arg]
+    """A hook on a tensor, bound to its call. Tells ``torch.save`` of the tensor not to mind it."""
+
+    __slots__ = ()
+    # torch.utils.hooks.warn_if_has_hooks warns of every hook on a saved tensor that has no such
+    # attribute.
+    __torch_unserializable__ = True
+
+
+class EditGradHook(GradHook):
+    """A hook that changes the gradient of a tensor."""
+
+    __slots__ = ()
+
+
+class Tap:
+    """The state of an engine for one module or mark: which leaves are wanted, what was seen.
+
+    Attributes:
+        filters: port -> which of its leaves are wanted.
+        states: (port, leaf) -> its tally, or ``None`` if it is not wanted.
+        plain_output: the state of an output that is one bare tensor, if wanted.
+        plain_gradient: the same of its gradient.
+        call_numbers: numbers the calls of each step.
+        call_numbers_in_backward: likewise those inside a backward that are no recomputation.
+        unidentified: reason -> number of calls that are not among those of the forward.
+        raised: name of an exception -> number of calls that were left by one.
+        unseen: of what it takes and of what it returns: what holds tensors and was not looked into.
+        has_run: whether any call was seen, in any step.
+        has_trained: whether any of them ran with gradients enabled.
+        is_in_graph: whether it ran inside a compiled graph, in any step.
+        order: sorts taps by their first call; -1 before it.
+        reason: why no call can be recorded.
+
+    Args:
+        copies: what its states start with.
+        meter: makes their meters.
+        make_state: makes a state of its site, of what it starts with, and of its meter.
+        steps: of the engine.
+    """
+
+    __slots__ = (
+        "_copies",
+        "_make_state",
+        "_meter",
+        "call_numbers",
+        "call_numbers_in_backward",
+        "filters",
+        "has_run",
+        "has_trained",
+        "is_in_graph",
+        "order",
+        "path",
+        "plain_gradient",
+        "plain_output",
+        "raised",
+        "reason",
+        "states",
+        "unidentified",
+        "unseen",
+    )
+
+    def __init__(
+        self,
+        path: str,
+        filters: Mapping[str, Filter],
+        copies: bool | None = None,
+        meter: Callable[[Site], Meter] | None = None,
+        *,
+        make_state: Callable[[Site, bool | None, Meter], SiteState] = SiteState,
+        steps: StepCounter | None = None,
+    ) -> None:
+        self._copies = copies
+        self._meter = meter
+        self._make_state = make_state
+        self.path = path
+        self.filters = filters
+        self.states: dict[tuple[str, str], SiteState | None] = {}
+        steps = StepCounter() if steps is None else steps
+        self.call_numbers = steps.new_numbers()
+        self.call_numbers_in_backward = steps.new_numbers()
+        self.unidentified: Counter[str] = Counter()
+        self.raised: Counter[str] = Counter()
+        self.has_run = self.has_trained = self.is_in_graph = False
+        self.order = -1
+        self.unseen: dict[str, Unseen] = {TAKEN: {}, RETURNED: {}}
+        self.reason: str | None = None
+        self.plain_output = self.state("output", "")
+        self.plain_gradient = self.state("grad_output", "")
+
+    def note_first_call(self) -> None:
+        """The module is called for the first time."""
+        self.has_run = True
+        self.order = next(_first_calls)
+
+    def state(self, port: str, leaf: str) -> SiteState | None:
+        """Return the state of one site, or ``None`` if it is not wanted."""
+        # After the first call of a module the site is always there, and a ``try`` that raises
+        # nothing costs nothing.
+        try:
+            return self.states[port, leaf]
+        except KeyError:
+            wanted = port in self.filters and self.filters[port].accepts(leaf)
+            state = self._make(port, leaf) if wanted else None
+            self.states[port, leaf] = state
+            return state
+
+    def instead(self, port: str) -> str:
+        """Return the end of a reason: what to select where no leaf of a port fitted."""
+        filters = self.filters.get(port)
+        if filters is None or filters.is_open:
+            return ""
+        leaves = [leaf for one, leaf in self.states if one == port and leaf]
+        sites = [repr(str(Site(self.path, port, leaf))) for leaf in leaves or [""]]
+        return f"; there is {', '.join(sites[:3])}"
+
+    def why_unseen(self, port: str) -> Iterator[Absence]:
+        """Yield an absence for each wanted place of a port where no look was taken."""
+        side, verb = (TAKEN, "took") if port.endswith("input") else (RETURNED, "returned")
+        for leaf, what in self.unseen[side].items() if port in FLOW_PORTS else ():
+            if self.filters[port].accepts(leaf):
+                reason = f"it {verb} {what}: use a tuple, list, dict or dataclass instead"
+                yield Absence(Site(self.path, port, leaf), reason)
+
+    def why_raised(self) -> Iterator[str]:
+        """Yield a reason for each kind of exception by which calls were left."""
+        for name, number in self.raised.items():
+            yield f"a call raised {name}" if number == 1 else f"{number:,} calls raised {name}"
+
+    def _make(self, port: str, leaf: str) -> SiteState:
+        site = Site(self.path, port, leaf)
+        meter = no_meter if self._meter is None else self._meter(site)
+        return self._make_state(site, self._copies, meter)
