@@ -191,7 +191,9 @@ CASES = [
     broken(
         ASKED,
         "questions_alike",
-        replace(ASKED, prepare=lambda model: nn.init.constant_(model.questions, 0.5)),
+        replace(
+            ASKED, prepare=lambda model: nn.init.constant_(model.get_parameter("questions"), 0.5)
+        ),
         "symmetric",
         places=(".", "look"),
     ),

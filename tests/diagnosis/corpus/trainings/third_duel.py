@@ -68,11 +68,11 @@ class Rounds:
                 judges.zero_grad()
                 real = self.says(model.critic(_ring(step)), True)
                 error = real + self.says(model.critic(made.detach()), self.fooled)
-                error.backward()  # type: ignore[no-untyped-call]
+                error.backward()
                 judges.step()
                 makes.zero_grad()
                 loss = self.says(model.critic(made.detach() if self.cut else made), True)
-                loss.backward()  # type: ignore[no-untyped-call]
+                loss.backward()
                 makes.step()
                 watched.log(loss=float(loss.detach()))
                 watched.step()
@@ -189,7 +189,7 @@ CASES = [
         "duel_maker_alike",
         Rounds(
             prepare=lambda model: everywhere(
-                nn.Linear, lambda layer: nn.init.constant_(layer.weight, 0.3)
+                nn.Linear, lambda layer: nn.init.constant_(layer.get_parameter("weight"), 0.3)
             )(model.get_submodule("maker"))
         ).train,
         ("symmetric",),

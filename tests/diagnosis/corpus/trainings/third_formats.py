@@ -120,12 +120,12 @@ class Closed:
             def closure() -> Tensor:
                 optimizer.zero_grad()
                 loss = cross_entropy(model(x), y)
-                loss.backward()  # type: ignore[no-untyped-call]
+                loss.backward()
                 return loss
 
             watched = watching(model)
             for _ in range(self.steps):
-                loss = optimizer.step(closure)  # type: ignore[no-untyped-call]
+                loss = optimizer.step(closure)
                 watched.log(loss=float(loss))
                 watched.step()
             watched.close()
@@ -285,7 +285,10 @@ CASES = [
     Case(
         "petals_closure_same_weights",
         Closed(
-            "", change=everywhere(nn.Linear, lambda layer: nn.init.constant_(layer.weight, 0.3))
+            "",
+            change=everywhere(
+                nn.Linear, lambda layer: nn.init.constant_(layer.get_parameter("weight"), 0.3)
+            ),
         ).train,
         ("symmetric",),
         ("0", "2", "4"),

@@ -72,7 +72,7 @@ def _meta(*, inner: float = 0.05, mixes: bool = False, second: bool = True) -> L
                 height, phase = 1.5 + 0.5 * draw(seed, 1), 0.7 * draw(seed + 7, 1)
                 y = height * torch.sin(1.5 * x + phase)
                 near = y[:10].roll(3, 0) if mixes else y[:10]
-                params = dict(model.named_parameters())
+                params: dict[str, Tensor] = dict(model.named_parameters())
                 error = mse(functional_call(model, params, (x[:10],)), near)
                 slopes = torch.autograd.grad(error, [*params.values()], create_graph=second)
                 pairs = zip(params.items(), slopes, strict=True)
@@ -217,7 +217,10 @@ CASES = [
         META,
         "all_weights_alike",
         replace(
-            META, prepare=everywhere(nn.Linear, lambda layer: nn.init.constant_(layer.weight, 0.1))
+            META,
+            prepare=everywhere(
+                nn.Linear, lambda layer: nn.init.constant_(layer.get_parameter("weight"), 0.1)
+            ),
         ),
         "symmetric",
         places=("0", "2", "4"),
@@ -239,7 +242,7 @@ CASES = [
     broken(
         SHOTS_OF,
         "only_sharpness_given",
-        replace(SHOTS_OF, trained=lambda model: [model.sharp]),
+        replace(SHOTS_OF, trained=lambda model: [model.get_parameter("sharp")]),
         "not_in_optimizer",
         places=("encoder",),
     ),

@@ -53,7 +53,7 @@ def _turned() -> dict[str, Tensor]:
         optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
         for step in range(50):
             optimizer.zero_grad()
-            fit(_halves)(model, step).backward()  # type: ignore[no-untyped-call]
+            fit(_halves)(model, step).backward()
             optimizer.step()
         return model.state_dict()
 
@@ -155,7 +155,7 @@ def _taught() -> dict[str, Tensor]:
         optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
         for step in range(50):
             optimizer.zero_grad()
-            fit(_digits)(model, step).backward()  # type: ignore[no-untyped-call]
+            fit(_digits)(model, step).backward()
             optimizer.step()
         return model.state_dict()
 

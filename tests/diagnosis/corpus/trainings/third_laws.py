@@ -133,7 +133,10 @@ CASES = [
         HEAT,
         "all_alike",
         replace(
-            HEAT, prepare=everywhere(nn.Linear, lambda layer: nn.init.constant_(layer.weight, 0.1))
+            HEAT,
+            prepare=everywhere(
+                nn.Linear, lambda layer: nn.init.constant_(layer.get_parameter("weight"), 0.1)
+            ),
         ),
         "symmetric",
         places=("0", "2", "4"),

@@ -277,7 +277,9 @@ CASES = [
         "all_alike",
         replace(
             MOMENTS,
-            prepare=everywhere(nn.Linear, lambda layer: nn.init.constant_(layer.weight, 0.3)),
+            prepare=everywhere(
+                nn.Linear, lambda layer: nn.init.constant_(layer.get_parameter("weight"), 0.3)
+            ),
         ),
         "symmetric",
         "collapsed",

@@ -220,7 +220,10 @@ CASES = [
         ARMS,
         "all_alike",
         replace(
-            ARMS, prepare=everywhere(nn.Linear, lambda layer: nn.init.constant_(layer.weight, 0.2))
+            ARMS,
+            prepare=everywhere(
+                nn.Linear, lambda layer: nn.init.constant_(layer.get_parameter("weight"), 0.2)
+            ),
         ),
         "symmetric",
         places=("0", "2"),

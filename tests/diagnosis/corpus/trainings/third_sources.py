@@ -244,7 +244,10 @@ CASES = [
         GRAMS,
         "normal_of_three",
         replace(
-            GRAMS, prepare=everywhere(nn.Linear, lambda layer: nn.init.normal_(layer.weight, 0, 3))
+            GRAMS,
+            prepare=everywhere(
+                nn.Linear, lambda layer: nn.init.normal_(layer.get_parameter("weight"), 0, 3)
+            ),
         ),
         "large_init",
         "saturated",

@@ -356,7 +356,10 @@ CASES = [
         QUANTILES,
         "all_alike",
         replace(
-            QUANTILES, prepare=everywhere(nn.Linear, lambda layer: nn.init.ones_(layer.weight))
+            QUANTILES,
+            prepare=everywhere(
+                nn.Linear, lambda layer: nn.init.ones_(layer.get_parameter("weight"))
+            ),
         ),
         "symmetric",
         "large_init",
