@@ -184,6 +184,6 @@ def test_matrices_of_zeros_behind_each_other_never_begin() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(12, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 4))
     for place in (0, 2, 4):
-        nn.init.zeros_(model[place].weight)
-        nn.init.zeros_(model[place].bias)
+        nn.init.zeros_(linear(model, place).weight)
+        nn.init.zeros_(linear(model, place).bias)
     assert _first(train(model)) == ("symmetric", "alarm", "0")
