@@ -33,7 +33,7 @@ def _lengths(step: int) -> tuple[Tensor, Tensor]:
 
 
 def _bits(step: int) -> tuple[Tensor, Tensor]:
-    """Whether three of eight bits add up to an odd number."""
+    """Ask whether three of eight bits add up to an odd number."""
     x = pick(step, 2, 256, 8).float()
     return 2 * x - 1, (x[:, :3].sum(1) % 2).long()
 

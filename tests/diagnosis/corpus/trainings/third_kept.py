@@ -1,4 +1,4 @@
-"""What is learnt is kept: frozen backbones, adapters, biases alone, pruned nets, and students."""
+"""Trainings that keep what is learnt: frozen backbones, adapters, biases, pruned nets, students."""
 
 from __future__ import annotations
 

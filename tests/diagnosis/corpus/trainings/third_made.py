@@ -1,4 +1,4 @@
-"""What is made or embedded: bits in order, noise told apart, straight flows, and codes alike."""
+"""Things made or embedded: bits in order, noise told apart, straight flows, and codes alike."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def _wrong_values(model: nn.Module, step: int) -> Tensor:
 
 
 def _context(step: int, num: int = 64) -> tuple[Tensor, Tensor]:
-    """What is seen, and how well each of five arms pays then."""
+    """Return what is seen, and how well each of five arms pays then."""
     x = draw(step, num, 6)
     return x, torch.tanh(x @ draw(55, 6, 5)) + 0.3 * x[:, :1] * draw(56, 5)
 

@@ -63,7 +63,7 @@ class Looking(nn.Module):
 
 
 class Stack(nn.Module):
-    """What explains the past is taken off it, and what it says of the future added up."""
+    """Parts that explain the past are taken off it, and what they say of the future added up."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -103,7 +103,7 @@ def _dice(out: Tensor, masks: Tensor) -> Tensor:
 
 
 class Pointer(nn.Module):
-    """Where the heat is, on average."""
+    """The place of the heat, on average."""
 
     def __init__(self, dim: int = -1) -> None:
         super().__init__()
