@@ -78,9 +78,12 @@ def plainly(hook: PostForward, listener: Listener) -> PostForward | NativeHook:
     if hook.has_frame or gradients is None:
         return hook
     states = [state for state in (tap.plain_output, tap.plain_gradient) if state is not None]
+    # Only a native meter is called without Python; with any other nothing would be won.
     is_metered = states and all(isinstance(one.meter, native.kernel().Meter) for one in states)
     if not is_metered:
         return hook
+    # Handed over as objects: what C notes and what Python notes of later calls is in the same
+    # place.
     running, calls = listener.hooks.running, tap.call_numbers
     leaving = native.kernel().Leaving(
         listener,
@@ -123,7 +126,7 @@ def _bind() -> None:
 def _trace_the_hook() -> None:
     """Let the compiler trace the hook behind a native one, in its place."""
     for function in (native.kernel().enter, native.kernel().leave):
-
+        # Dynamo cannot look into a C function and would break the graph at each hook.
         @torch.compiler.substitute_in_graph(function, skip_signature_check=True)
         def call_hook(leaving: Any, hook: Any, *arguments: Any) -> Any:
             return hook(*arguments)

@@ -16,6 +16,7 @@ from torchtap.capture.copy_policy import ALIAS, CopyPolicy
 from torchtap.capture.delivery import SinkDispatch
 from torchtap.capture.evaluation import NO_GRADIENTS, Evaluations
 from torchtap.capture.gradient_ports import Gradients, ModuleInputs
+from torchtap.capture.loss_facts import LossFacts
 from torchtap.capture.optimizer_ports import OptimizerPorts
 from torchtap.capture.pending_gradient import OUTSIDE
 from torchtap.capture.plain_calls import new_step_counter
@@ -100,6 +101,7 @@ class WatchedCalls:
         state: the ports ``param``, ``buffer`` and ``param_grad``.
         optimizers: the ports ``step_grad`` and ``update``.
         evaluations: tells evaluation from training.
+        losses: what they tell of the training.
     """
 
     def __init__(
@@ -135,6 +137,9 @@ class WatchedCalls:
         take = self.take_state
         self.optimizers = OptimizerPorts(plan, self.hooks.taps, emit, take, borrows=borrows)
         self.evaluations = Evaluations(self.hooks.root, self.busy)
+        self.losses = LossFacts(self.gradients, facts)
+        # They are for rules, which read statistics.
+        self._wants_losses = borrows and "grad_output" in self.hooks.root.filters
         self._wants_saved = any("saved" in tap.filters for tap in self.hooks.taps.values())
         self._wants_state = self.state.is_wanted or self.optimizers.is_wanted
         # A reentrant checkpoint runs backwards of its own. Where only parameters are watched, only
@@ -186,8 +191,11 @@ class WatchedCalls:
         is_outermost = not frames or tap is self.hooks.root
         if is_outermost:
             self._enter_model(tap, module, is_nested=bool(frames))
+        # The caller of the model may write into what it gave, at any time; calls inside share what
+        # is known of that.
         foreign = _foreign(found, self.options) if is_outermost else frames[-1].foreign
         is_training = tap is not self.hooks.root or mode_of(module) is not False
+        # Before the frame is pushed, which would make this call look like one inside itself.
         call, phase = self._number(tap, args, kwargs, is_training=is_training)
         frame = _Frame(tap, call, phase, foreign, len(self.gradients.views))
         frames.append(frame)
@@ -249,6 +257,9 @@ class WatchedCalls:
                 self.evaluations.end()
             if self._wants_saved:
                 self.values.saved.restart()
+            if self._wants_losses and tap is self.hooks.root and frame.phase is FORWARD:
+                given = [tensor for _, tensor in argument_leaves(args, kwargs)]
+                self.losses.expect([tensor for _, tensor in found], given, self.step)
             self.gradients.views.drop()  # No call ends after this one to follow them.
         if self._wants_state and is_outermost and has_frame:
             self.state.look(self.gradients.backwards)  # Lazy parameters exist only now.
@@ -258,11 +269,14 @@ class WatchedCalls:
 
     def mark(self, tensor: Tensor, name: str) -> None:
         """Take an intermediate tensor that was marked."""
+        # A mark outside of the model belongs to no call, unless a checkpoint computes a part of it
+        # again.
         if not self.recording or (not self.hooks.running.stack and current_task() == -1):
             return
         tap = self.hooks.mark_tap(name)
         if tap is None or self._is_dormant(tap):
             return
+        # The marked tensor may have written into a view that a module returned before.
         self.gradients.views.repair()
         frame = self._frameless(tap, (tensor,), {})
         self.values.take(tap.state("output", ""), tensor, frame.number, frame.phase, frame.foreign)
@@ -302,6 +316,7 @@ class WatchedCalls:
         Args:
             is_late: it was not, and an optimizer is about to make its step.
         """
+        # An optimizer that is about to step has trained the model, though no call of it was seen.
         self._has_trained |= is_late
         with self._state_lock:
             if not self._is_state_taken:
@@ -371,6 +386,7 @@ class WatchedCalls:
         elif torch.compiler.is_exporting():
             reason = EXPORTED
         else:
+            # A sink runs the model for itself in this thread: that is nobody's training.
             return bool(self.busy) and threading.get_ident() in self.busy
         if is_counted:
             tap.unidentified[reason] += 1

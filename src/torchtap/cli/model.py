@@ -66,17 +66,17 @@ def load_object(target: str, *, what: str) -> Any:
             f"{what} is {target!r}; expected package.module:callable or file.py:callable."
         )
     module = _import_file(Path(home)) if home.endswith(".py") else _import_name(home)
-    found: Any = module
+    value: Any = module
     for part in name.split("."):
-        if not hasattr(found, part):
-            known = [one for one in dir(found) if not one.startswith("_")]
+        if not hasattr(value, part):
+            known = [one for one in dir(value) if not one.startswith("_")]
             raise InputError(f"{home} has no {part!r}{did_you_mean(part, known)}")
-        found = getattr(found, part)
-    return found
+        value = getattr(value, part)
+    return value
 
 
 def parse_args(words: Sequence[str], *, option: str = "--arg") -> dict[str, Any]:
-    """``key=value`` words; values are Python literals where they read as such, else text.
+    """Return ``key=value`` words; values are Python literals where they read as such, else text.
 
     Example:
         >>> parse_args(["width=8", "name=small", "sizes=(1, 2)"])
@@ -337,7 +337,7 @@ def _some(names: Sequence[str], separator: str = ", ") -> str:
 
 
 def existing_file(path: str | Path) -> Path:
-    """The path of a file that is there.
+    """Return the path of a file that is there.
 
     Raises:
         InputError: there is none; the message names what is near.

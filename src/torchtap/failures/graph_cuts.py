@@ -23,6 +23,8 @@ _METHODS = {
 }
 _MAKERS = {
     "tensor": "Use the tensor itself, or torch.stack: torch.tensor(...) copies values alone.",
+    "FloatTensor": "Use the tensor itself, or torch.stack: torch.FloatTensor(...) copies values.",
+    "Tensor": "Use the tensor itself, or torch.stack: torch.Tensor(...) copies values alone.",
     "from_numpy": "Stay in PyTorch: an array of numpy has no graph.",
 }
 _WHOLE_AGAIN = ("float", "double", "half", "bfloat16", "to", "type")
@@ -58,12 +60,12 @@ class GraphCut(NamedTuple):
 
 
 def cuts_in(failure: Failure) -> list[GraphCut]:
-    """The places that cut in the running functions and in forwards, modules' own first.
+    """Return the places that cut in the running functions and in forwards, modules' own first.
 
     Where some are on the way to the tensor, these alone; else what may be.
     """
     cuts = list(_every_cut(failure))
-    chosen = [one for one in cuts if one.is_on_way] or cuts
+    chosen = [cut for cut in cuts if cut.is_on_way] or cuts
     first: dict[str, GraphCut] = {}
     for one in chosen:
         first.setdefault(one.text, one)
@@ -74,11 +76,14 @@ def _every_cut(failure: Failure) -> Iterator[GraphCut]:
     for file, first, last, module in _ranges(failure):
         nodes = ast.walk(source_tree(file) or ast.Module([], []))
         inside = [one for one in nodes if first <= getattr(one, "lineno", 0) <= last]
+        # A forward of a module counts by what it returns; a running function by the line where it
+        # stands.
         on_way = _way_of(inside, 0 if module else last)
         for node in inside:
             cut = _cut(node, file)
             if cut is not None:
                 at, source, way, is_mode = f"{shown_file(file)}:{node.lineno}", *cut  # type: ignore[attr-defined]
+                # A mode cuts all that is computed inside its block.
                 parts = ast.walk(node) if is_mode else (node,)
                 is_on_way = any(id(part) in on_way for part in parts)
                 yield GraphCut(f"{at}: {source}", way, module, is_mode, is_on_way)
@@ -99,6 +104,7 @@ def _way_of(inside: Sequence[ast.AST], last: int) -> set[int]:
         for node in ast.walk(todo.pop()):
             if isinstance(node, ast.expr):  # Contexts are one object for all.
                 nodes.add(id(node))
+            # Each name once: x = f(x) would lead to itself.
             if isinstance(node, ast.Name) and node.id not in names:
                 names.add(node.id)
                 todo += _given_to(node.id, inside)
@@ -106,7 +112,7 @@ def _way_of(inside: Sequence[ast.AST], last: int) -> set[int]:
 
 
 def _given_to(name: str, inside: Sequence[ast.AST]) -> Iterator[ast.AST]:
-    """The values that a name is given in a function."""
+    """Yield the values that a name is given in a function."""
     for node in inside:
         targets: list[ast.expr] = []
         if isinstance(node, ast.Assign):
@@ -131,17 +137,17 @@ def without_grad(failure: Failure) -> str:
 
 
 def modules_at(failure: Failure, file: str, line: int) -> list[nn.Module]:
-    """The modules whose forward holds a line."""
-    found = []
+    """Return the modules whose forward holds a line."""
+    at_line = []
     for kind, modules in _classes(failure).items():
         where, first, last = _lines_of(kind.forward)
         if where == file and first <= line <= last:
-            found += modules
-    return found
+            at_line += modules
+    return at_line
 
 
 def _classes(failure: Failure) -> dict[type[nn.Module], list[nn.Module]]:
-    """The classes of modules that the program wrote itself, with their modules."""
+    """Return the classes of modules that the program wrote itself, with their modules."""
     by_class: dict[type[nn.Module], list[nn.Module]] = {}
     for _, module in failure.names.modules():
         if not type(module).__module__.startswith("torch."):
@@ -213,13 +219,14 @@ def _way_of_checkpoint(node: ast.AST) -> str:
 
 
 def _way_of_call(node: ast.Call, called: ast.Attribute) -> str:
-    """The way out of a call that cuts the graph; empty if it does not."""
+    """Return the way out of a call that cuts the graph; empty if it does not."""
     name, base = called.attr, called.value
     is_made = isinstance(base, ast.Name) and base.id == "torch" and name in _MAKERS
     if is_made and node.args and not isinstance(node.args[0], ast.Constant | ast.List):
         return _MAKERS[name]
     if name in _WHOLE_AGAIN and _is_whole(base):
         return _COMPUTED
+    # With a variable as argument it is not known whether it switches off.
     if name == "set_grad_enabled" and getattr((node.args or [base])[0], "value", 1) is False:
         return _MODES["no_grad"].replace("no_grad()", f"{name}(False)")
     is_first = name == "grad" and written(base).endswith("autograd")

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from torchtap.failures.catalogue.values_given import tensors_in
 from torchtap.failures.failure import Failure
 from torchtap.failures.gradients_read import gradients_read
 from torchtap.failures.messages import PATTERNS
@@ -26,6 +27,8 @@ _ABOUT_NONE = ("attribute of None", "item of None", "operator on None", "None am
 """Messages that mean something of PyTorch only where what is ``None`` is a gradient."""
 _OF_PYTHON = ("arguments of forward", "no such attribute")
 """Messages that Python itself has for other things too."""
+_OWN_KINDS = ("bool", "int", "float", "str", "list", "tuple", "dict")
+"""Classes of Python, whose attributes are none of PyTorch's."""
 _IN_WORKER = re.compile(
     r"Caught \w+ in DataLoader worker process \d+\.\nOriginal Traceback[\s\S]*"
     r'File "(?P<file>[^"]+)", line \d+[^\n]*\n\s*(?P<source>[^\n]*)[\s\S]*?\n\w+: (?P<text>[\s\S]+)'
@@ -57,6 +60,7 @@ def recognise(failure: Failure) -> KnownMessage | None:
     is_of_torch = type(failure.error).__module__.startswith("torch.")
     if not (is_of_torch or isinstance(failure.error, _KINDS)) or not failure.frames:
         return None
+    # A worker of a DataLoader hands its exception over as text, behind a head of its own.
     worker = _IN_WORKER.match(failure.text)
     text = failure.text if worker is None else worker["text"]
     for name, pattern in _COMPILED.items():
@@ -87,7 +91,9 @@ def _means_torch(name: str, failure: Failure) -> bool:
     if name == "arguments of forward":  # Of a call by PyTorch: it is what calls forwards.
         return failure.frames[-1].is_torch and failure.frames[-1].module is not None
     if name == "no such attribute":
-        return is_from_torch(failure)
+        # An attribute that a list lacks is no matter of PyTorch, wherever it was asked for.
+        is_of_python = failure.text.partition("' object")[0].strip("'") in _OWN_KINDS
+        return is_from_torch(failure) and not is_of_python
     if name == "number without backward":  # No other library's numbers are differentiated so.
         return True
     last = failure.frames[-1]
@@ -99,7 +105,7 @@ def _means_torch(name: str, failure: Failure) -> bool:
     if name == "list of modules":
         return _calls_modules(last)
     if name == "closed to numbers":
-        return is_from_torch(failure)
+        return is_from_torch(failure) and not tensors_in(failure)
     if name == "parameters of an optimizer" and "not iterable" in failure.text:
         return last.is_torch and isinstance(last.owner, Optimizer)
     if name == "file that is none":

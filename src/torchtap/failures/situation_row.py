@@ -46,7 +46,7 @@ class SituationRow:
         details: Callable[[Failure, re.Match[str]], Details] = lambda failure, found: (),
     ) -> None:
         self._what = what
-        self._ways = [("", one) if isinstance(one, str) else one for one in ways]
+        self._ways = [("", way) if isinstance(way, str) else way for way in ways]
         self.when = when
         self._about = about
         self._facts = facts
@@ -90,15 +90,15 @@ def first_of(*rows: SituationRow, facts: Facts) -> Situation:
 
 
 def _operands(failure: Failure, about: str) -> tuple[list[Operand], Details]:
-    """The operands that a row is about, and their descriptions."""
+    """Return the operands that a row is about, and their descriptions."""
     if about == "tensors":
         return failure.tensors, failure.details()
     if about == "argument":
         return [failure.argument()], failure.details(failure.argument())
-    found = [failure.operand(name) for name in filter(None, about.split(", "))]
-    known = [one for one in found if one.value is not MISSING]
+    operands = [failure.operand(name) for name in filter(None, about.split(", "))]
+    known = [one for one in operands if one.value is not MISSING]
     # Of a loss whose input and target are not known by these names, all tensors are shown.
-    return found, failure.details(*known) if len(found) > 1 or known else ()
+    return operands, failure.details(*known) if len(operands) > 1 or known else ()
 
 
 class _Words(dict[str, Any]):
@@ -116,6 +116,7 @@ class _Words(dict[str, Any]):
         self._operands = operands
 
     def __missing__(self, word: str) -> object:
+        # Looked up by name when the template asks, since an origin costs a walk through the graph.
         head, _, kind = word.rpartition("_")
         match kind:
             case "it":

@@ -64,6 +64,8 @@ def lay_out(
     chains, edges, owner = {}, list[tuple[int, int]](), list(range(num))
     for start, end in wanted:
         chain = [start]
+        # An arrow that passes ranks gets a place in each of them, as if it were a box, so that
+        # boxes make room for it.
         for rank in range(ranks[start] + 1, ranks[end]):
             chain.append(len(owner))
             owner.append(-1)
@@ -86,6 +88,7 @@ def lay_out(
 def _ranks(num: int, arrows: Sequence[tuple[int, int]]) -> list[int]:
     """Return the rank of each box: arrows go to higher ranks, and are short."""
     ranks = [0] * num
+    # Arrows lead to higher numbers: by their ends, each rank is final before it is read.
     for start, end in sorted(arrows, key=lambda arrow: arrow[1]):
         ranks[end] = max(ranks[end], ranks[start] + 1)
     # What may stand lower, and has no more arrows coming in than going out, stands right above what
@@ -114,15 +117,15 @@ def _rows(num: int, edges: Sequence[tuple[int, int]], ranks: Sequence[int]) -> l
     # the square of their number; "down" finds nearly the same at once.
     ranking: Any = "minimize" if len(edges) <= _MANY else "down"
     layouts = from_edges(edges, check_layout=False, ranking_type=ranking) if edges else []
-    found = [(min(n for n, _ in places), dict(places)) for places, *_ in layouts]
-    for component, (_, places) in enumerate(sorted(found, key=lambda one: one[0])):
+    components = [(min(n for n, _ in places), dict(places)) for places, *_ in layouts]
+    for component, (_, places) in enumerate(sorted(components, key=lambda one: one[0])):
         for box, (x, _) in places.items():
             keys[box] = (component, x)  # type: ignore[index]
     rows: list[list[int]] = [[] for _ in range(max(ranks, default=-1) + 1)]
     for box in range(num):
         rows[ranks[box]].append(box)
     for row in rows:
-        row.sort(key=lambda box: keys.get(box, (len(found), float(box))))
+        row.sort(key=lambda box: keys.get(box, (len(components), float(box))))
     return rows
 
 
@@ -145,6 +148,7 @@ def _positions(
             reach += wide[box] + _GAP
     for sweep in range(_SWEEPS):
         is_down = sweep % 2 == 0
+        # The last sweeps look both ways, or the boxes would lean to the side that was swept last.
         both = sweep >= _SWEEPS - 2
         for row in rows if is_down else reversed(rows):
             _place(row, x, wide, is_bend, *_near(above, below, is_down=is_down, both=both))
@@ -183,7 +187,11 @@ def _place(
         wish = sum(x[n] for n in near) / len(near) if near else x[box]
         straight = is_bend[box] and all(is_bend[n] for n in near)
         weight = (_STRAIGHT if straight else 1.0) if near else 0.1
+        # Less what must be left of it: blocks that want the same first place then stand side by
+        # side.
         block = (wish - reach, weight, [box])
+        # Blocks that would overlap become one, at the mean of their wishes (pool adjacent
+        # violators).
         while blocks and blocks[-1][0] > block[0]:
             mean, heavy, boxes = blocks.pop()
             total = heavy + block[1]

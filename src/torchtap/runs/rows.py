@@ -61,9 +61,9 @@ class SiteRows:
             return value.new_empty((0, *value.shape[1:]), layout=torch.strided)
         stored = getattr(self._records.values, "gather", None)
         if stored is not None:
-            found: Tensor | None = stored(self._places[owners], within)
-            if found is not None:
-                return found
+            gathered: Tensor | None = stored(self._places[owners], within)
+            if gathered is not None:
+                return gathered
         there, which = np.unique(owners, return_inverse=True)
         values = [self._value(owner) for owner in there.tolist()]
         kinds = {(value.dtype, value.shape[1:]) for value in values}
@@ -87,7 +87,7 @@ class SiteRows:
         return out
 
     def first(self, count: int) -> SiteRows:
-        """The rows of the first values; of all, where there are not so many."""
+        """Return the rows of the first values; of all, where there are not so many."""
         return SiteRows(self._records, self._places[:count], self._site)
 
     @property
@@ -101,7 +101,7 @@ class SiteRows:
         return checksum
 
     def step_of(self, row: int) -> int:
-        """The step of a row."""
+        """Return the step of a row."""
         return int(self.steps[np.searchsorted(self.starts, row, side="right") - 1])
 
     def _value(self, owner: int) -> Tensor:

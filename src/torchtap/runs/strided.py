@@ -73,19 +73,21 @@ def storable(
 
 
 def joined_parts(nested: Tensor) -> Tensor:
-    """The values of a nested tensor, its parts one after the other.
+    """Return the values of a nested tensor, its parts one after the other.
 
     One that was cut out of another shares its memory, and has values between its parts.
     """
     if nested.layout is torch.strided:
         has_gaps = not nested.is_contiguous()
     else:
+        # A jagged tensor with lengths has places between its parts that are none of its values
+        # (torch/nested/_internal).
         has_gaps = nested.lengths() is not None  # type: ignore[attr-defined]
     return (nested.contiguous() if has_gaps else nested).values()
 
 
 def copyable(tensor: Tensor) -> Tensor:
-    """A strided tensor as one of the same bits, shape and strides that can be copied.
+    """Return a strided tensor as one of the same bits, shape and strides that can be copied.
 
     It is the tensor itself but for dtypes of less than a byte, such as ``int4`` and ``bits8``, and
     for complex numbers of halves, at whose copies PyTorch warns.
@@ -97,7 +99,7 @@ def copyable(tensor: Tensor) -> Tensor:
 
 
 def nameable(tensor: Tensor) -> Tensor:
-    """A strided tensor as one for whose dtype safetensors has a name, of the same numbers.
+    """Return a strided tensor as one for whose dtype safetensors has a name, of the same numbers.
 
     Complex ones become real ones with one more dim, where it lacks them; for others see
     :func:`copyable`.

@@ -131,7 +131,7 @@ class Stats:
 
     def meter(self, site: Site) -> Callable[[Tensor, int], bool]:
         """Return the meter of a site's tensors, which hooks may call in place of :meth:`take`."""
-        if not self._statistics:
+        if not self._statistics or self._meter(site).slices is not None:
             return self._meter(site).quick
 
         def measure(tensor: Tensor, step: int) -> bool:
@@ -144,7 +144,9 @@ class Stats:
         meter = self._meters.get(site)
         if meter is None:
             place = self.series.place_of(site)
-            meter = self._meters[site] = Meter(site, place, self._clock, self._sample)
+            wanted = self._chosen.of_slices(site) if self._statistics else ()
+            meter = Meter(site, place, self._clock, self._sample, wanted)
+            self._meters[site] = meter
         return meter
 
     def take(self, record: Record) -> None:
@@ -164,7 +166,7 @@ class Stats:
             self.series.measured[known[1].place].note(record.labels)
         if not known[1].quick(record.kept, record.step):
             self._take_carefully(known[1], record)
-        elif self._statistics and self._chosen.has_any(site):
+        elif known[1].slices is None and self._statistics and self._chosen.has_any(site):
             self._take_further(known[1], record)
 
     def _take_evaluation(self, record: Record) -> None:
@@ -254,6 +256,7 @@ class Stats:
                 self._take_tables()
                 self._clock.step = record.step
             self._clock.has_measured = True
+            meter.take_slices(self.series.recent, record.step)
             block = self._prepare(meter, record.site, tensor, values, notes)
             if meter.is_replaced:
                 block.clear(meter.index)
@@ -325,6 +328,8 @@ class Stats:
     def _take_tables(self) -> None:
         if not self._clock.has_measured:
             return
+        for meter in self._meters.values() if self._statistics else ():
+            meter.take_slices(self.series.recent, self._clock.step)
         taken = self._tables.take(self._clock.step)
 
         def start_again() -> None:

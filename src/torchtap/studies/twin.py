@@ -56,8 +56,8 @@ class _Chain:
             link: when: with the handing on of this link.
         """
         tasks = set(self._tasks()) - self._before[link]
-        found = [self._gradient(task, link) for task in sorted(tasks)]
-        return [one for one in found if one is not None]
+        by_task = [self._gradient(task, link) for task in sorted(tasks)]
+        return [one for one in by_task if one is not None]
 
     def _gradient(self, task: int, link: int) -> Tensor | None:
         if task not in self.whole:  # It ended at what was handed on, as autograd.grad may.
@@ -200,7 +200,7 @@ class Twin:
         return swap
 
     def _hand_on(self, tensor: Tensor) -> tuple[Tensor, _Chain, int]:
-        """A clone of a tensor, which may be overwritten, and where it stands."""
+        """Return a clone of a tensor, which may be overwritten, and where it stands."""
         known = self._chains.get(id(tensor))
         if known is None or known[0]._version != known[1]:
             chain = _Chain()
@@ -249,7 +249,7 @@ def _close(plain: Mapping[str, Tensor | None], twin: Mapping[str, Tensor | None]
 
 
 def make_twin(trial: Trial, modules: Mapping[str, nn.Module], plain: Outcome) -> Twin:
-    """A twin; if the model reads what a module of it overwrote, one that does so as well."""
+    """Return a twin; if the model reads what a module of it overwrote, one that does so as well."""
     twin = Twin(trial, modules, plain)
     if twin.failure is not None or trial.is_in_step:
         sharing = Twin(trial, modules, plain, writes_back=True)

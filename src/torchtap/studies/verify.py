@@ -193,8 +193,8 @@ def _unsteady(trial: Trial) -> list[str]:
     Were they compared with the first one, a trace that watching left would be taken for chance.
     """
     first = trial.run()
-    found = [name for _ in range(_DOUBTS) for name in first.differences(trial.run())]
-    return list(dict.fromkeys(found))
+    unsteady = [name for _ in range(_DOUBTS) for name in first.differences(trial.run())]
+    return list(dict.fromkeys(unsteady))
 
 
 def _watched(
@@ -415,7 +415,7 @@ _UNSTEADY = (
 
 
 def show_verification(result: Verification) -> Page:
-    """The verdict, then what speaks for and against it."""
+    """Return the verdict, then what speaks for and against it."""
     verdict = "holds" if result else "FAILS"
     if result.unsteady:
         verdict = "is not possible"

@@ -57,6 +57,7 @@ class Extractor:
         self.marks: set[str] = set()
         self._plan = plan
         self._call = call
+        # Which call is the last is known only when the forward has ended.
         self._may_stop = may_stop and call != LAST
         self._waiting: set[Any] = {(tap.path, port) for tap in plan.taps for port in tap.ports}
         self._waiting |= set(plan.unmatched)
@@ -81,7 +82,7 @@ class Extractor:
                     is_input = port == "input"
                     before = _Entered(self, place, wanted) if is_input else None
                     after = None if is_input else _Left(self, place, wanted)
-                    follower.put_on(modules[tap.path], before=before, after=after)
+                    follower.put_on(modules[tap.path], pre_hook=before, post_hook=after)
             self.serial = next(_last)  # After all edits.
             open_editors.add(self)
             model(*args, **kwargs)

@@ -46,14 +46,15 @@ class ModelSearch:
             params: their ids.
         """
         began = time.perf_counter()
-        found = _models_holding(params)
-        if not found:
+        models = _models_holding(params)
+        if not models:
             self.seconds_in_vain += time.perf_counter() - began
-        return found
+        return models
 
 
 def _models_holding(params: Collection[int]) -> list[nn.Module]:
     modules = _live_modules()
+    # A module knows its children and not its parents.
     parents: dict[int, list[nn.Module]] = {}
     for module in modules:
         for child in _children(module):
@@ -72,6 +73,8 @@ def _covering(tops: dict[int, nn.Module], owned: dict[int, set[int]]) -> Iterato
     left = set().union(*owned.values())
     sizes = {key: sum(1 for _ in top.modules()) for key, top in tops.items()}
     while left:
+        # Greedy: the one that holds most of what is left, and of equals the smallest, which is the
+        # model without its wrapper.
         best = max(tops, key=lambda key: (len(owned[key] & left), -sizes[key]))
         yield tops[best]
         left -= owned[best]

@@ -88,12 +88,12 @@ class ScriptFolders:
         path, name = self._settings.path, model.variable or model.kind
         if len(self._known) == 1:
             return path
-        taken = {one.path for one in self._folders.values()}
-        found, number = path.with_name(f"{path.name}.{name}"), 0
-        while found in taken:
+        taken = {folder.path for folder in self._folders.values()}
+        free_path, number = path.with_name(f"{path.name}.{name}"), 0
+        while free_path in taken:
             number += 1
-            found = path.with_name(f"{path.name}.{name}{number}")
-        return found
+            free_path = path.with_name(f"{path.name}.{name}{number}")
+        return free_path
 
     # ------------------------------------------------------------------ as the files are
 
@@ -208,7 +208,7 @@ class LateDisk:
             self._disk.close()
 
     def contents(self) -> Sequence[Record]:
-        """The records of the steps that were committed."""
+        """Return the records of the steps that were committed."""
         return () if self._disk is None else self._disk.contents()
 
     @property
@@ -251,7 +251,7 @@ class MeasuredDisk:
 
 
 def _step_after(path: Path, rank: int) -> int:
-    """The number after the last step that a rank has written."""
+    """Return the number after the last step that a rank has written."""
     from torchtap.runs.open_run import open_run
     from torchtap.runs.store.layout import attempts_in, rank_folder
 

@@ -52,7 +52,7 @@ def write_both(
 
 
 def written(call: Call) -> tuple[str, dict[str, Tensor]]:
-    """A call as text and flat tensors.
+    """Return a call as text and flat tensors.
 
     Raises:
         InputError: something cannot be written; it is named with its place.
@@ -61,7 +61,7 @@ def written(call: Call) -> tuple[str, dict[str, Tensor]]:
     flat.note(_every_tensor(call))
     nodes = Nodes(flat, WRITERS)
     where = call.path or "."
-    found: dict[str, Any] = {
+    body: dict[str, Any] = {
         "format": FORMAT,
         "path": call.path,
         "call": call.call,
@@ -71,9 +71,9 @@ def written(call: Call) -> tuple[str, dict[str, Tensor]]:
         "around": nodes.write(call.around, "around"),
     }
     for name in _RESULT:
-        found[name] = nodes.write(getattr(call.result, name), name)
-    found["notes"] = ["tuple", [*call.notes, *nodes.notes]]
-    return as_json(found), flat.tensors()
+        body[name] = nodes.write(getattr(call.result, name), name)
+    body["notes"] = ["tuple", [*call.notes, *nodes.notes]]
+    return as_json(body), flat.tensors()
 
 
 def _every_tensor(call: Call) -> Iterator[Tensor]:
@@ -83,7 +83,7 @@ def _every_tensor(call: Call) -> Iterator[Tensor]:
 
 
 def _files(path: Path) -> tuple[str, dict[str, Tensor]]:
-    """The text and the flat tensors of a folder, or of an exported script."""
+    """Return the text and the flat tensors of a folder, or of an exported script."""
     if path.suffix in (".py", ".safetensors") and path.is_file():
         tensors = path.with_suffix(".safetensors")
         if not tensors.is_file():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import itertools
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -42,11 +44,13 @@ def _matrices(failure: Failure, found: re.Match[str]) -> Explanation:
             failure.details(),
         )
     names, values = [failure.name_of(one) for one in chosen], [one.value for one in chosen]
+    vectors = [] if is_linear else _vectors(names, values)
     where = "the last" if is_linear else "the first (of matrices: the last but one)"
     return Explanation(
         f"A product sums over the last dimension of {names[0]}, which is {left}, and {where} of "
         f"{names[1]}, which is {right}.",
         (
+            *vectors,
             *([] if is_linear else _transposed(names, values)),
             f"Make what produces {names[0]} or {names[1]} so wide that the two numbers are equal.",
         ),
@@ -75,6 +79,17 @@ def _factors(failure: Failure, left: int, right: int) -> tuple[list[Operand], bo
         if one.value.shape[-1] == left and other.value.shape[-2:][0] == right
     ]
     return (pairs[0] if len(pairs) == 1 else []), False
+
+
+def _vectors(names: list[str], values: list[object]) -> list[str]:
+    """Return the way out where the second operand has a vector for each matrix of the first."""
+    one, other = values if len(values) == 2 else (None, None)
+    if not isinstance(one, Tensor) or not isinstance(other, Tensor):
+        return []
+    if one.dim() != 3 or tuple(other.shape) != (one.shape[0], one.shape[2]):
+        return []
+    product = f"({grouped(names[0])} @ {grouped(names[1])}[..., None])[..., 0]"
+    return [f"If {names[1]} has a vector for each sample, make it a matrix: {product}."]
 
 
 def _transposed(names: list[str], values: list[object]) -> list[str]:
@@ -238,6 +253,32 @@ def _given_channels(failure: Failure, operand: Operand, name: str, wanted: int) 
     return []
 
 
+def _of_rows(
+    failure: Failure, operand: Operand, shape: list[int], channels: int | None, high: int
+) -> str:
+    """The way out where each row is a vector of channels, or a picture in one row; else empty."""
+    if high != 4 or len(shape) != 2 or not channels:
+        return ""
+    name = grouped(failure.name_of(operand))
+    side = math.isqrt(shape[1] // channels)
+    maker = failure.origin(operand).module
+    if isinstance(maker, nn.Flatten):
+        return f"Put {failure.module_text} before {failure.names.module(maker)}, which joins them."
+    if shape[1] == channels > 1:
+        if isinstance(maker, nn.Linear):
+            return (
+                f"Make each row a picture of one point before it: nn.Unflatten(1, ({channels}, 1, "
+                "1))."
+            )
+        return f"Make each row a picture of one point: {name}[:, :, None, None]."
+    if side > 3 and channels * side * side == shape[1]:
+        return (
+            f"If each row is a picture of {side} x {side}: {name}.reshape(-1, {channels}, {side}, "
+            f"{side})."
+        )
+    return ""
+
+
 def _dimensions(failure: Failure, found: re.Match[str]) -> Explanation:
     operand = failure.argument()
     low, high = int(found["low"]), int(found["high"])
@@ -246,7 +287,10 @@ def _dimensions(failure: Failure, found: re.Match[str]) -> Explanation:
     shape = [int(one) for one in re.findall(r"\d+", found["given"])]
     channels = getattr(failure.module, "in_channels", None)
     way = f"Give it [batch, channels, ...] in {high} dimensions."
-    if num == low - 1 and channels == 1:
+    flat = _of_rows(failure, operand, shape, channels, high)
+    if flat:
+        way = flat
+    elif num == low - 1 and channels == 1:
         way = (
             f"Add the channel: {short}.unsqueeze(0), or the batch and the channel: "
             f"{short}[None, None]."
@@ -277,6 +321,40 @@ def _kernel(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     return {"padding": padding + (lacking + 1) // 2}
 
 
+def _turned_equation(failure: Failure) -> str:
+    """The equation with the letters of one operand in another order, if one alone fits."""
+    frame = failure.user
+    node = None if frame is None else frame.expression
+    if frame is None or not isinstance(node, ast.Call) or not node.args:
+        return ""
+    equation = frame.value_of(node.args[0])
+    shapes = [tuple(one.value.shape) for one in failure.tensors]
+    if not isinstance(equation, str) or "." in equation:
+        return ""
+    inputs, arrow, output = equation.replace(" ", "").partition("->")
+    parts = inputs.split(",")
+    if [len(one) for one in parts] != [len(one) for one in shapes] or max(map(len, parts)) > 4:
+        return ""
+    fitting = {
+        ",".join([*parts[:at], "".join(letters), *parts[at + 1 :]])
+        for at, part in enumerate(parts)
+        for letters in itertools.permutations(part)
+        if _fit([*parts[:at], "".join(letters), *parts[at + 1 :]], shapes)
+    }
+    return f"{fitting.pop()}{arrow}{output}" if len(fitting) == 1 else ""
+
+
+def _fit(parts: list[str], shapes: list[tuple[int, ...]]) -> bool:
+    """Return whether each letter stands for one size."""
+    sizes: dict[str, int] = {}
+    pairs = (
+        pair
+        for part, shape in zip(parts, shapes, strict=True)
+        for pair in zip(part, shape, strict=True)
+    )
+    return all(sizes.setdefault(letter, size) == size for letter, size in pairs)
+
+
 _LARGER = "Give a larger input, or fewer pools and strides before it."
 SITUATIONS: dict[str, Situation] = {
     "matrix product": _matrices,
@@ -286,9 +364,11 @@ SITUATIONS: dict[str, Situation] = {
     "einsum": SituationRow(
         "einsum was given the letter {letter!r} for two sizes: {wanted}, and {given} in operand "
         "{at}.",
+        ("turned", "If the letters of one operand stand in another order: {turned!r}."),
         "Give the two dimensions letters of their own, or the tensors one size.",
         "Check the order of the letters against the shapes below.",
         about="tensors",
+        facts=lambda failure, found: {"turned": _turned_equation(failure)},
     ),
     "channels": _channels,
     "dimensions of a convolution": _dimensions,

@@ -34,7 +34,7 @@ _LOOKED_AT = 64
 
 
 def joined_bytes(values: Sequence[Tensor | memoryview]) -> Any:
-    """The bytes of some values, one after the other."""
+    """Return the bytes of some values, one after the other."""
     parts: list[Any] = []
     tensors: list[Tensor] = []
     for value in values:
@@ -56,7 +56,7 @@ def _kind_of(tensor: Tensor) -> tuple[torch.dtype, torch.Size]:
 
 
 def stacked(tensors: list[Tensor]) -> Any:
-    """The bytes of tensors of one dtype and shape: that takes a tenth of looking at each."""
+    """Return the bytes of tensors of one dtype and shape: that takes a tenth of looking at each."""
     whole = tensors[0] if len(tensors) == 1 else torch.stack(tensors)
     flat: Any = whole.reshape(-1).view(torch.uint8).numpy()
     return memoryview(flat)
@@ -106,8 +106,8 @@ class SmallWriter:
         self._expected = []
         whole = self.stream.write()
         for place, nbytes, first, last in expected:
-            found = whole[place - start :][:nbytes]
-            if (bytes(found[:_LOOKED_AT]), bytes(found[-_LOOKED_AT:])) != (first, last):
+            written = whole[place - start :][:nbytes]
+            if (bytes(written[:_LOOKED_AT]), bytes(written[-_LOOKED_AT:])) != (first, last):
                 raise RunError(f"pyarrow {pa.__version__} writes batches in another layout.")
 
     def forget(self) -> None:

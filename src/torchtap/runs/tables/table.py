@@ -114,7 +114,7 @@ class Table(Printed):
         return [_flat(row) for row in self.rows]
 
     def to_frame(self, *, library: Literal["pandas", "polars"] | None = None) -> Any:
-        """A data frame of pandas or polars.
+        """Return a data frame of pandas or polars.
 
         The columns are the keys of :meth:`as_dicts`.
 
@@ -128,7 +128,7 @@ class Table(Printed):
         return make_frame(self.as_dicts(), library)
 
     def to_text(self, *, limit: int | None = 40, width: int | None = 100) -> str:
-        """The table as text; ``print(table)`` shows it with the defaults.
+        """Return the table as text; ``print(table)`` shows it with the defaults.
 
         Args:
             limit: most rows; ``None`` for all. The rows that are left out are counted.
@@ -211,7 +211,9 @@ def _chosen(series: Series, columns: Sequence[str] | None, sort: str | None) -> 
     key = None if sort is None else sort.removeprefix("-")
     if key is not None and key not in (*names, "site"):
         names.insert(0, key)
-    _refuse_unknown([*NAMES, *ROW_COLUMNS, *(one.name for one in series.statistics)], names)
+    _refuse_unknown(
+        [*NAMES, *ROW_COLUMNS, *(statistic.name for statistic in series.statistics)], names
+    )
     return tuple(names)
 
 
@@ -289,7 +291,8 @@ def _measured_row(
         steps=len(steps),
         shape=stats.shape,
         dtype=stats.dtype,
-        nbytes=int(columns.of(site, "nbytes")[is_own].sum()) + sum(one.nbytes for one in others),
+        nbytes=int(columns.of(site, "nbytes")[is_own].sum())
+        + sum(other.nbytes for other in others),
         stats=stats,
         step=None if is_merged else steps[-1],
     )

@@ -19,14 +19,14 @@ import warnings
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-_INTERFACE = 2
+_INTERFACE = 3
 """The binary has the same number, from ``calls.h``, or it was built from other sources."""
 _STALE = (
     "torchtap's native kernel was built from other sources, and stock operations measure instead, "
@@ -164,6 +164,8 @@ class SparseLog:
         """Drop everything that was listed of an owner."""
         owners = self._lists[1, : self._header[3]]
         is_old = owners == owner
+        # The bins stay where they are: moving what lies behind them would cost more than to skip
+        # them once.
         owners[is_old] = _NO_ROW
         self._header[-1] += is_old.sum()
 
@@ -199,6 +201,7 @@ class TakenBlock:
     def lists(self) -> tuple[NDArray[np.int64], Drained]:
         """Return the owner of each list, and the lists as :func:`drain` gives them."""
         num_rows, num_lists, num_bins, num_forgotten, _ = self._sizes
+        # A row has 16 numbers of 8 bytes.
         start = _SIZES.size + num_rows * 128
         ends, owners = np.frombuffer(self._data, np.int64, 2 * num_lists, start).reshape(2, -1)
         start += num_lists * 16
@@ -230,7 +233,7 @@ class KernelArgs:
         address: what the kernel is given.
     """
 
-    __slots__ = ("_fields", "_held", "_summed", "address")
+    __slots__ = ("_fields", "_held", "_sliced", "_summed", "address")
 
     def __init__(
         self,
@@ -240,10 +243,11 @@ class KernelArgs:
         lists: SparseLog | None,
         owner: int,
     ) -> None:
+        # The kernel has addresses alone, so this keeps the memory alive.
         self._held = row, histogram, lists
         wanted = 0 if histogram is None else histogram.data_ptr()
         room = 0 if lists is None else lists.address
-        self._fields = np.array([row.data_ptr(), wanted, sample, room, owner, 0, 0, 0, 0])
+        self._fields = np.array([row.data_ptr(), wanted, sample, room, owner, *[0] * 6])
         self.address = int(self._fields.ctypes.data)
 
     @property
@@ -262,6 +266,29 @@ class KernelArgs:
             self._fields[5:8] = 0
         else:
             self._fields[5:8] = sums.data_ptr(), sums.numel(), num_samples.data_ptr()
+
+    def slice_into(self, slices: Sequence[SliceRows]) -> None:
+        """Measure slices of each tensor too, along some dims."""
+        table = np.array([[one.rows.ctypes.data, len(one.rows), one.inner] for one in slices])
+        self._sliced = slices, table
+        self._fields[9:11] = table.ctypes.data, len(slices)
+
+
+class SliceRows(NamedTuple):
+    """Rows of the slices of a tensor along one dim.
+
+    Attributes:
+        rows: ``float64[slices, 16]``.
+        inner: how many elements of a slice lie together.
+    """
+
+    rows: NDArray[np.float64]
+    inner: int
+
+
+def merge_rows(rows: NDArray[np.float64], others: NDArray[np.float64]) -> None:
+    """Merge rows, each into the one at its place; all without gaps."""
+    _kernel.merge_rows(rows.ctypes.data, others.ctypes.data, len(others))
 
 
 def accumulate(
