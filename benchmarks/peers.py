@@ -204,7 +204,7 @@ def differs(one: Tensor, other: Tensor) -> bool:
 
 
 def traces(model: nn.Module) -> set[str]:
-    """What a way may leave on a model, or on PyTorch."""
+    """Return what a way may leave on a model, or on PyTorch."""
     found = {f"an attribute {name}" for one in model.modules() for name in vars(one)}
     found |= {
         "hooks"
