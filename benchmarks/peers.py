@@ -50,7 +50,7 @@ class Subject(NamedTuple):
         self.model.zero_grad()
 
     def twin(self) -> Subject:
-        """The same with a model of its own."""
+        """Return the same with a model of its own."""
         return self._replace(model=copy.deepcopy(self.model))
 
     def called(self) -> list[str]:

@@ -121,7 +121,7 @@ def spent(function: Callable[[], object]) -> tuple[float, object]:
 
 
 def grown(number: int, rounds: int) -> list[Result]:
-    """What each part of a watch takes for a model of so many modules."""
+    """Measure what each part of a watch takes for a model of so many modules."""
     times: dict[str, list[float]] = {}
     sizes = []
     for _ in range(rounds):
