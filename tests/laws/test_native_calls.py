@@ -6,8 +6,10 @@ tests of ``capture/`` compare each with it, whichever is in use.
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,8 @@ from random_numbers import fixed_seed
 from torch import nn
 
 import torchtap as tt
+from torchtap.capture.plain_calls import new_step_counter
+from torchtap.hooks.call_numbers import StepCounter
 from torchtap.hooks.module_hook import NativeHook
 from torchtap.stats.kernels import native
 from torchtap.testing import Net, Specimen, default_loss, zoo
@@ -298,3 +302,92 @@ def test_views_that_are_overwritten_leave_the_same(
         y.sum().backward()
 
     assert_equal(monkeypatch, views_overwritten, program)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_calls_are_numbered_the_same(seed: int) -> None:
+    """The module calls itself, in two threads, and is left by an interrupt now and then."""
+    drawn = random.Random(seed)
+    steps = StepCounter(), new_step_counter()
+    counts = [one.new_numbers() for one in steps]
+    with ThreadPoolExecutor(1) as other:
+        for _ in range(200):
+            what = drawn.choices(("enter", "leave", "begin a step"), (5, 5, 1))[0]
+            run = drawn.choice((lambda function: function(), lambda f: other.submit(f).result()))
+            if what == "enter":
+                for one in counts:
+                    run(one.enter)
+            elif what == "leave":
+                python, natively = (run(one.__next__) for one in counts)
+                assert natively == python
+            else:
+                for step in steps:
+                    step.current += 1
+
+
+def test_interrupted_calls_are_forgotten_the_oldest_first() -> None:
+    found = []
+    for steps in (StepCounter(), new_step_counter()):
+        numbers = steps.new_numbers()
+        for _ in range(5000):
+            numbers.enter()
+        found.append([next(numbers) for _ in range(4098)])
+    assert found[0] == found[1]
+    assert found[0][-3:] == [904, 5000, 5001]
+
+
+def test_calls_of_a_backward_are_not_numbered_as_they_are_entered() -> None:
+    numbers = new_step_counter().new_numbers()
+    x = torch.ones(1, requires_grad=True)
+    x.register_hook(lambda gradient: numbers.enter())
+    x.sum().backward()
+    assert next(numbers) == 0
+    numbers.enter()
+    numbers.enter()
+    assert [next(numbers), next(numbers)] == [2, 1]
+
+
+class Again(nn.Module):
+    """Calls itself, and hands on what the last call returned as it is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.inner = nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor, depth: int = 2) -> torch.Tensor:
+        y: torch.Tensor = self.inner(x)
+        return self(y, depth - 1) if depth else y
+
+
+def test_a_module_that_calls_itself_leaves_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    def program(model: nn.Module, w: tt.Watch) -> None:
+        train(model, torch.ones(2, 3))
+
+    assert_equal(monkeypatch, lambda: nn.Sequential(Again()), program)
+
+
+def test_tables_that_others_hook_into_leave_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tensor that goes out of three modules, under two watches, an edit and a hook of others."""
+
+    def build() -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(3, 3), nn.Sequential(nn.Sequential(nn.Dropout(0.0))))
+
+    def program(model: nn.Module, w: tt.Watch) -> None:
+        handle = model[0].register_forward_hook(
+            lambda module, args, output: (
+                output.register_hook(lambda gradient: 2 * gradient) and None
+            )
+        )
+        with tt.watch(model, WHERE, to=tt.Stats()) as other:
+            train(model, torch.ones(2, 3))
+        with tt.edit(model, {"1.0:grad_output": tt.edits.scale(2.0)}):
+            train(model, torch.ones(2, 3))
+        handle.remove()
+        tables = w._engine.calls.gradients.on_tensors.tables
+        seen.append((len(tables), measured(other)["rows"]))
+
+    seen: list[Any] = []
+    assert_equal(monkeypatch, build, program)
+    assert seen[: len(seen) // 2] == seen[len(seen) // 2 :]

@@ -686,14 +686,49 @@ def test_threads_of_python_measure_at_once() -> None:
         assert_close(as_dict(row), expected(tensor.repeat(3)), 1e-12)
 
 
-def test_without_the_binary_importing_works() -> None:
+_A_TRAINING = """
+import torch, torchtap as tt
+from torchtap.stats.kernels import native
+assert not native.available() and not native.takes_calls()
+model = torch.nn.Sequential(torch.nn.Linear(2, 2, bias=False), torch.nn.ReLU())
+with torch.no_grad():
+    model[0].weight.copy_(torch.tensor([[1.0, 2.0], [-3.0, 0.5]]))
+with tt.watch(model, ["*:output,grad_output", "0:param"], to=tt.Stats()) as w:
+    for _ in range(2):
+        model(torch.tensor([[1.0, 1.0], [2.0, -1.0]])).square().sum().backward()
+        w.step()
+# The Linear returns [[3, -2.5], [0, -6.5]].
+first, second = w.run.stats("0"), w.run.stats("1:grad_output", step=1)
+assert (first.numel, first.mean, first.min, first.max, first.zeros) == (4, -1.5, -6.5, 3.0, 1)
+assert (second.numel, second.mean, second.zeros) == (4, 1.5, 3)
+assert w.run.stats("0:param[weight]", step=0).l1 == 6.5
+assert first.histogram.counts.tolist() == [1, 1, 1, 1]
+assert not list(w.absent)
+"""
+"""Watches where nothing is measured natively; numbers by hand."""
+
+
+def test_without_the_binary_a_watch_measures_the_same() -> None:
+    code = "import sys; sys.modules['torchtap.stats.kernels._kernel'] = None\n" + _A_TRAINING
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, env=dict(os.environ))
+
+
+def test_a_binary_of_other_sources_says_build_again() -> None:
+    name = "torchtap.stats.kernels._kernel"
     code = (
-        "import sys; sys.modules['torchtap.stats.kernels._kernel'] = None\n"
-        "import torch, torchtap as tt\n"
-        "from torchtap.stats.kernels import native\n"
-        "assert not native.available()\n"
+        "import sys, importlib.util\n"
+        f"spec = importlib.util.spec_from_file_location({name!r}, {_kernel.__file__!r})\n"
+        f"sys.modules[{name!r}] = older = importlib.util.module_from_spec(spec)\n"
+        "del older.INTERFACE\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, env=dict(os.environ))
+    done = subprocess.run(
+        [sys.executable, "-c", code + _A_TRAINING],
+        check=True,
+        env=dict(os.environ),
+        capture_output=True,
+        text=True,
+    )
+    assert "Build again" in done.stderr
 
 
 def _listed(lists: native.SparseLog) -> dict[int, torch.Tensor]:

@@ -147,6 +147,8 @@ class Part:
         """The graph tells of itself, and hands over no value."""
         engine, tap = self.engine, self.tap
         if note and port:
+            # A note with a port is of a value that was not looked into; without one, of the whole
+            # module.
             tap.unseen[TAKEN if port == "input" else RETURNED][leaf] = note
         elif note:
             tap.reason = note

@@ -81,7 +81,7 @@ class _AfterStep:
         """A function has no end."""
 
 
-class SinkGuard:
+class SinkCaller:
     """Calls sinks inside a training, which goes on when one fails: that sink gets nothing more.
 
     Args:
@@ -107,8 +107,11 @@ class SinkGuard:
                 self.take(record)
             return
         thread = threading.get_ident()
+        # What a sink computes must not become part of the training's graph.
         had_grad = torch.is_grad_enabled()
         with self._lock:
+            # A sink may run a watched model for itself: by its thread the engine knows that the
+            # call is the sink's.
             self.busy.add(thread)
             if had_grad:
                 set_grad_enabled(False)  # torch.no_grad() at a third of its price.
@@ -194,6 +197,7 @@ class SinkGuard:
         )
         self._alive = [other for other in self._alive if other is not sink]
         self._takers = [other for other in self._takers if other is not sink]
+        # The first one: what follows is often its consequence.
         self._unraised = self._unraised or error
         self.failure = self.failure or error
 
@@ -210,8 +214,8 @@ class SinkDispatch:
     def __init__(self, sinks: Sequence[Sink]) -> None:
         self.sinks = tuple(sinks)
         self._takers = takers_of(sinks)
-        self._guard = SinkGuard(sinks)
-        self.busy = self._guard.busy
+        self._caller = SinkCaller(sinks)
+        self.busy = self._caller.busy
         was_used = [_note_use(sink) for sink in sinks]
         self.names = [_name(sink) for sink in sinks]
         self.steps_before = _held_steps(self) if any(was_used) else set()
@@ -231,7 +235,7 @@ class SinkDispatch:
     @property
     def emit(self) -> Callable[[Record], None]:
         """Return the function that takes each record: a lone sink's own if it needs no guard."""
-        return self._takers[0].take if _needs_no_guard(self._takers, "take") else self._guard.take
+        return self._takers[0].take if _needs_no_guard(self._takers, "take") else self._caller.take
 
     @property
     def reads_at_once(self) -> bool:
@@ -249,7 +253,7 @@ class SinkDispatch:
         make = getattr(self._takers[0], "meter", None) if len(self._takers) == 1 else None
         if make is None or _needs_no_guard(self._takers, "meter"):
             return make
-        return self._guard.meters(self._takers[0], make)
+        return self._caller.meters(self._takers[0], make)
 
     @property
     def records(self) -> LiveRecords | None:
@@ -292,23 +296,23 @@ class SinkDispatch:
 
     def after_step(self, function: Callable[[int], object]) -> Callable[[], None]:
         """Call a function after the sinks at the end of each step, until the result is called."""
-        return self._guard.add(_AfterStep(function))
+        return self._caller.add(_AfterStep(function))
 
     def close_step(self, step: int) -> None:
         """Tell the sinks, then raise what one of them raised since the last time."""
-        self._guard.each(lambda sink: sink.close_step(step), f"at the end of step {step}")
-        self._guard.raise_new()
+        self._caller.each(lambda sink: sink.close_step(step), f"at the end of step {step}")
+        self._caller.raise_new()
 
     def sync(self) -> None:
         """Have the sinks that write do it, then raise what one of them raised."""
-        self._guard.each(_sync, "in sync()")
-        self._guard.raise_new()
+        self._caller.each(_sync, "in sync()")
+        self._caller.raise_new()
 
     def close(self, *, raising: bool) -> None:
         """Close the sinks; with ``raising``, raise the first failure of all."""
-        self._guard.close()
-        if raising and self._guard.failure is not None:
-            raise self._guard.failure
+        self._caller.close()
+        if raising and self._caller.failure is not None:
+            raise self._caller.failure
 
 
 def _needs_no_guard(takers: Sequence[Sink], part: str) -> bool:

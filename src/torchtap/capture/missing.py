@@ -94,6 +94,7 @@ class Missing:
     def found(self) -> Absences:
         """Return the absences: all sites that were selected and not seen, with reasons."""
         absences = [*self._plan.absent]
+        # What the plan knows to be absent needs no second reason.
         known = {entry.site for entry in absences}
         for planned in self._plan.taps:
             tap = self._engine.hooks.taps[planned.path]
@@ -159,6 +160,8 @@ class Missing:
         if tap.has_run:
             side = "took" if port.endswith("input") else "returned"
             return f"it {side} no tensor that fits{tap.instead(port)}"
+        # Guards on hook tables hold for code that is compiled from the watch on; older code never
+        # looks.
         is_late = self._was_compiled and not self._engine.calls.num_entries
         if is_late and not is_container(self._plan, tap.path):
             return (

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -23,14 +23,24 @@ from torchtap.core.torch_private import (
     tracing_state,
     transform_running,
 )
+from torchtap.hooks.call_numbers import StepCounter
 from torchtap.hooks.followed_views import FollowedView, ViewState
-from torchtap.hooks.module_hook import NativeHook
+from torchtap.hooks.module_hook import NativeHook, NativePreHook
 from torchtap.hooks.tap import GradHook, SiteState
 from torchtap.stats.kernels import native
 
 if TYPE_CHECKING:
     from torchtap.capture.callbacks import Listener, PostForward
     from torchtap.capture.gradient_ports import Gradients
+    from torchtap.hooks.tap_follower import CallCounter
+
+
+def new_step_counter() -> StepCounter:
+    """Make what numbers the calls of each step, natively where plain calls are taken so."""
+    if not native.takes_calls():
+        return StepCounter()
+    _bind()
+    return cast(StepCounter, native.kernel().StepCounter())
 
 
 def new_gradients(gradients: Gradients) -> Any:
@@ -68,9 +78,12 @@ def plainly(hook: PostForward, listener: Listener) -> PostForward | NativeHook:
     if hook.has_frame or gradients is None:
         return hook
     states = [state for state in (tap.plain_output, tap.plain_gradient) if state is not None]
+    # Only a native meter is called without Python; with any other nothing would be won.
     is_metered = states and all(isinstance(one.meter, native.kernel().Meter) for one in states)
     if not is_metered:
         return hook
+    # Handed over as objects: what C notes and what Python notes of later calls is in the same
+    # place.
     running, calls = listener.hooks.running, tap.call_numbers
     leaving = native.kernel().Leaving(
         listener,
@@ -83,6 +96,15 @@ def plainly(hook: PostForward, listener: Listener) -> PostForward | NativeHook:
         gradients,
     )
     return NativeHook(native.kernel().leave, leaving, hook)
+
+
+def counted_plainly(
+    counter: CallCounter, leave: PostForward | NativeHook | None
+) -> CallCounter | NativeHook:
+    """Return a pre-hook that counts natively the calls that ``leave`` takes natively, or not."""
+    if not isinstance(leave, NativeHook):
+        return counter
+    return NativePreHook(native.kernel().enter, leave.args[0], counter)
 
 
 @cache
@@ -103,7 +125,8 @@ def _bind() -> None:
 
 def _trace_the_hook() -> None:
     """Let the compiler trace the hook behind a native one, in its place."""
-
-    @torch.compiler.substitute_in_graph(native.kernel().leave, skip_signature_check=True)
-    def leave(leaving: Any, hook: Any, *arguments: Any) -> Any:
-        return hook(*arguments)
+    for function in (native.kernel().enter, native.kernel().leave):
+        # Dynamo cannot look into a C function and would break the graph at each hook.
+        @torch.compiler.substitute_in_graph(function, skip_signature_check=True)
+        def call_hook(leaving: Any, hook: Any, *arguments: Any) -> Any:
+            return hook(*arguments)

@@ -87,6 +87,8 @@ class Saved:
                 continue
             self._seen.add(node)
             tap.is_in_graph |= node.name() == COMPILED
+            # An operation may be made several times within a module: its leaves are told apart as
+            # sin, sin~2.
             for name, raw in self._raws(node):
                 times[name] += 1
                 leaf = name if times[name] == 1 else f"{name}~{times[name]}"
@@ -96,6 +98,8 @@ class Saved:
                 tensor = raw.data
                 if type(tensor) is Counted:
                     tensor.leaf, tensor = name, tensor.alias
+                # What was packed by a pair of hooks may be anything, and unpacking it here could
+                # recompute a checkpoint.
                 elif raw.unpack_hook is not None:
                     state.reason = _packed(raw)
                     continue
@@ -136,12 +140,14 @@ def _own_nodes(outputs: Iterable[Tensor], first: int) -> list[Node]:
         if node is not None and node not in known and node._sequence_nr() >= first:
             known.add(node)
             todo.append(node)
+    # The list grows while it is walked; recursion would end at the depth of a recurrent net.
     for node in todo:
         for following, _ in node.next_functions:
             if following is None or following in known or following._sequence_nr() < first:
                 continue
             known.add(following)
             todo.append(following)
+    # The walk is by distance from the outputs; numbers give the order in which nodes were made.
     return sorted(todo, key=_number)
 
 

@@ -86,8 +86,10 @@ class TrainingFacts:
     def before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """An optimizer is about to make a step; its groups are read once."""
         known, size = self._known.get(id(optimizer)), len(optimizer.param_groups)
+        # The id of an optimizer that is gone may be another one's now.
         if known is None or known.ref() is not optimizer:
             known = self._known[id(optimizer)] = _Known(weakref.ref(optimizer), len(self._groups))
+        # Groups may be added later (a layer that is unfrozen): then all are read anew.
         elif known.size == size:
             return
         known.size = size
@@ -95,6 +97,8 @@ class TrainingFacts:
         names: dict[int, str] = {}
         for name, one in self._parameters():
             names.setdefault(id(one), name)
+            # The optimizer of a sharded model holds shards, which are other objects than the
+            # parameters.
             names.setdefault(id(shards.get(id(one), one)), name)
         every = [one for group in optimizer.param_groups for one in group["params"]]
         self.has_foreign_steps |= not any(id(one) in names for one in every)

@@ -17,7 +17,7 @@ from torchtap.capture.compiled import (
 )
 from torchtap.capture.copy_policy import ALIAS
 from torchtap.capture.delivery import SinkDispatch
-from torchtap.capture.plain_calls import plainly
+from torchtap.capture.plain_calls import counted_plainly, plainly
 from torchtap.capture.training_facts import TrainingFacts
 from torchtap.capture.watched_calls import WatchedCalls, WatchOptions
 from torchtap.core.module_paths import Places
@@ -84,11 +84,12 @@ class WatchEngine:
         for tap, module in self.hooks.tapped(modules):
             has_frame = tap is root or not tap.filters.keys().isdisjoint(_NEED_ENTRY)
             is_left = has_frame or "output" in tap.filters or "grad_output" in tap.filters
+            after = plainly(leave(calls, tap, has_frame=has_frame), calls) if is_left else None
             self.hooks.put_on_counting(
                 module,
                 before=enter(calls, tap) if has_frame else None,
-                after=plainly(leave(calls, tap, has_frame=has_frame), calls) if is_left else None,
-                counter=count(calls, tap),
+                after=after,
+                counter=counted_plainly(count(calls, tap), after),
                 number=number,
             )
         number = shared_number(modules.values())

@@ -46,7 +46,7 @@ def load_batch(
     high: int | None = None,
     seed: int = 0,
 ) -> Batch:
-    """The one batch that was asked for: a picture, a file, or random numbers of a shape.
+    """Return the one batch that was asked for: a picture, a file, or random numbers of a shape.
 
     Raises:
         InputError: none or several were given, or the one does not read as what it should be.
@@ -66,7 +66,7 @@ def load_batch(
 
 
 def read_image(path: str | Path) -> Any:
-    """A picture in RGB, turned as its EXIF data say."""
+    """Return a picture in RGB, turned as its EXIF data say."""
     image, ops = _pillow()
     file = existing_file(path)
     try:
@@ -79,7 +79,7 @@ def read_image(path: str | Path) -> Any:
 
 
 def square(picture: Any, size: int) -> Any:
-    """The middle square of a picture, resized (bicubic) to ``size`` pixels."""
+    """Return the middle square of a picture, resized (bicubic) to ``size`` pixels."""
     if size < 1:
         raise InputError(f"--size is {size}; expected a number of pixels from 1.")
     image, _ = _pillow()
@@ -106,7 +106,7 @@ def image_tensor(picture: Any, *, size: int, mean: Sequence[float], std: Sequenc
 
 
 def parse_shape(text: str) -> tuple[int, ...]:
-    """``1,3,224,224`` as a shape.
+    """Return ``1,3,224,224`` as a shape.
 
     Example:
         >>> parse_shape("1,3,8,8")

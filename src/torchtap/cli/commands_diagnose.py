@@ -115,6 +115,7 @@ def diagnose(path: str, since: int | None, as_json: bool) -> int:
     Exit code 1 says that there is an alarm.
     """
     with Progress("looking"):
+        import torchtap as tt
         from torchtap.cli.parsing import open_saved
 
         found = tt.diagnose(open_saved(path), since=since)

@@ -114,7 +114,7 @@ def _explain(model: str, make: Callable[..., tt.Map], options: dict[str, Any]) -
 
 
 def _subject(model: str, options: dict[str, Any]) -> tuple[nn.Module, Batch, Any, list[str]]:
-    """The model, its batch, the picture where there is one, and the names of its classes."""
+    """Return the model, its batch, the picture where there is one, and the names of its classes."""
     from torchtap.cli.batch import read_image, square
 
     if model == DEMO:
@@ -162,7 +162,7 @@ def _write(found: tt.Map, checked: tt.Check | None, picture: Any, out: str) -> l
 
 
 def _body(found: tt.Map) -> dict[str, Any]:
-    """A map for JSON, without its values."""
+    """Return a map for JSON, without its values."""
     import torch
 
     rows = []

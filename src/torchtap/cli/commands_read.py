@@ -182,7 +182,7 @@ def stats(
 
 
 def _listed_columns(path: str) -> list[str]:
-    """Every column with what it is; of a run that is there also its further statistics."""
+    """Return every column with what it is; of a run that is there also its further statistics."""
     from torchtap.runs.tables.columns import ROW_COLUMNS
     from torchtap.stats.named_numbers import NAMES
 

@@ -14,7 +14,7 @@ _PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", 
 
 
 def load_data(target: str, how: Mapping[str, Any]) -> Any:
-    """A data set with a length, whose items have a place.
+    """Return a data set with a length, whose items have a place.
 
     Args:
         target: a folder of pictures, a .npy or .parquet file, or ``package.module:name`` of a data
@@ -132,7 +132,7 @@ def _table(file: Path) -> Rows:
 
 
 def _numbers(file: Path, name: str, column: Any) -> Any:
-    """A column as an array: of numbers, or of lists of equal length."""
+    """Return a column as an array: of numbers, or of lists of equal length."""
     import numpy
 
     numbers = numpy.array(column.to_pylist())

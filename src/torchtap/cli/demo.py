@@ -93,7 +93,7 @@ def load_demo() -> nn.Module:
 
 
 def demo_batch(image: str | None = None) -> tuple[Tensor, Any]:
-    """The cat, or a picture of the user's, as the model takes it; and as it is seen.
+    """Return the cat, or a picture of the user's, as the model takes it; and as it is seen.
 
     Args:
         image: path of the user's picture.
@@ -110,7 +110,7 @@ def demo_batch(image: str | None = None) -> tuple[Tensor, Any]:
 
 
 def class_names() -> list[str]:
-    """The 1000 classes of ImageNet-1k in their order."""
+    """Return the 1000 classes of ImageNet-1k in their order."""
     file = resources.files("torchtap") / "data" / "imagenet_classes.txt"
     return file.read_text(encoding="utf-8").splitlines()
 

@@ -17,7 +17,7 @@ Loss = Callable[[Any], "Tensor"]
 
 
 def load_loss(text: str) -> Loss:
-    """A loss from ``mean``, ``logit:CLASS`` or ``package.module:callable``.
+    """Return a loss from ``mean``, ``logit:CLASS`` or ``package.module:callable``.
 
     ``mean`` adds up the means of all floating-point tensors that the model returns. ``logit:CLASS``
     adds up that class's entry along the last dimension of the first of them.

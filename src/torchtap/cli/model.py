@@ -76,7 +76,7 @@ def load_object(target: str, *, what: str) -> Any:
 
 
 def parse_args(words: Sequence[str], *, option: str = "--arg") -> dict[str, Any]:
-    """``key=value`` words; values are Python literals where they read as such, else text.
+    """Return ``key=value`` words; values are Python literals where they read as such, else text.
 
     Example:
         >>> parse_args(["width=8", "name=small", "sizes=(1, 2)"])
@@ -337,7 +337,7 @@ def _some(names: Sequence[str], separator: str = ", ") -> str:
 
 
 def existing_file(path: str | Path) -> Path:
-    """The path of a file that is there.
+    """Return the path of a file that is there.
 
     Raises:
         InputError: there is none; the message names what is near.

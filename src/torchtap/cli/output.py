@@ -91,7 +91,7 @@ def say_unwrapped(file: str, found: Unwrapped) -> str:
 
 
 def show_guesses(model: str, guesses: Sequence[Guess]) -> Page:
-    """The likeliest classes with their probabilities."""
+    """Return the likeliest classes with their probabilities."""
     lines = [f"  {guess.probability:6.1%}  {guess.index:>4} {guess.name}" for guess in guesses]
     first, *others = lines
     return Page(

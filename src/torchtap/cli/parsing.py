@@ -162,14 +162,14 @@ def open_saved(path: str) -> Run:
 
 
 def existing_run(path: str) -> Path:
-    """The path of a run that is there, in a file or in a folder."""
+    """Return the path of a run that is there, in a file or in a folder."""
     from torchtap.cli.model import existing_file
 
     return Path(path) if Path(path).is_dir() else existing_file(path)
 
 
 def rank_paths(path: Path) -> list[Path]:
-    """The folders of the ranks in a folder of a run; of anything else itself."""
+    """Return the folders of the ranks in a folder of a run; of anything else itself."""
     from torchtap.runs.store.layout import ranks_in
 
     return [*ranks_in(path).values()] or [path] if path.is_dir() else [path]
@@ -184,7 +184,7 @@ def refuse_unknown_steps(path: str, opened: Run, steps: Sequence[int]) -> None:
 
 
 def step_of(path: str, opened: Run, text: str) -> int | range | Literal["all"]:
-    """One step of a run, some together (``20-29``), or all."""
+    """Return one step of a run, some together (``20-29``), or all."""
     if text == "all":
         return "all"
     first, dash, last = text.partition("-")
@@ -259,7 +259,7 @@ def channels_of(text: str | None) -> int | list[int] | None:
 
 
 def classes_of(text: str | None) -> int | list[int] | None:
-    """The class of ``--target``, or one of each row; ``None`` for the winner."""
+    """Return the class of ``--target``, or one of each row; ``None`` for the winner."""
     if text is None:
         return None
     words = [word.strip() for word in text.split(",")]

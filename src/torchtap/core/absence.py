@@ -80,7 +80,7 @@ class Absence(NamedTuple):
 
     @property
     def code(self) -> str:
-        """The reason as a word for programs, such as ``not_called`` or ``no_grad_required``.
+        """Return the reason as a word for programs, such as ``not_called`` or ``no_grad_required``.
 
         :data:`torchtap.core.absence.CODES` has all of them.
         """
@@ -100,7 +100,7 @@ class Absences(Printed, list[Absence]):
 
 
 def show_absences(absent: Sequence[Absence], *, limit: int | None = MOST_ROWS) -> Page:
-    """Every reason once, and below it its sites.
+    """Return every reason once, and below it its sites.
 
     Args:
         absent: what was selected and not seen.
@@ -144,7 +144,7 @@ def by_reason(absent: Iterable[Absence]) -> dict[str, list[str]]:
 
 
 def reason_rows(reasons: dict[str, list[str]]) -> list[tuple[str, str]]:
-    """The first two sites of each reason and how many more there are, and the reason."""
+    """Return the first two sites of each reason and how many more there are, and the reason."""
     rows = []
     for reason, sites in reasons.items():
         more = f" and {count(len(sites) - 2)} more" if len(sites) > 2 else ""

@@ -64,7 +64,7 @@ def attributes(value: Any) -> list[Part] | None:
 
 
 def _readers_of(kind: type) -> tuple[Any, tuple[tuple[str, Any], ...]]:
-    """The descriptors of a class's instance dict, if any, and of its slots."""
+    """Return the descriptors of a class's instance dict, if any, and of its slots."""
     own: Any = None
     slots: list[tuple[str, Any]] = []
     # Read as type itself does: a metaclass may define any of these names for its classes.
@@ -80,7 +80,7 @@ def _readers_of(kind: type) -> tuple[Any, tuple[tuple[str, Any], ...]]:
 
 
 def mro_of(kind: type) -> tuple[type, ...]:
-    """The bases of a class in their order, read past its metaclass."""
+    """Return the bases of a class in their order, read past its metaclass."""
     mro: tuple[type, ...] = type.__dict__["__mro__"].__get__(kind)
     return mro
 
@@ -165,5 +165,5 @@ def _has_objects(value: Any) -> bool:
 
 
 def kind_name(value: Any) -> str:
-    """The name of an object's class."""
+    """Return the name of an object's class."""
     return type(value).__name__

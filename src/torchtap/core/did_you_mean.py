@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 
 def did_you_mean(word: str, known: Sequence[str], *, limit: int = 3) -> str:
-    """``"; did you mean 'a' or 'b'?"``, or ``"."`` when nothing known is near.
+    """Return ``"; did you mean 'a' or 'b'?"``, or ``"."`` when nothing known is near.
 
     Example:
         >>> did_you_mean("blocks.3.atn", ["blocks.3.attn", "head"])
@@ -24,6 +24,6 @@ def nearest(word: str, known: Sequence[str], *, limit: int = 3) -> list[str]:
 
 
 def one_of(near: Iterable[object]) -> str:
-    """The end of a sentence that asks for one of some texts; ``"."`` if there are none."""
+    """Return the end of a sentence that asks for one of some texts; ``"."`` if there are none."""
     texts = [repr(str(one)) for one in near]
     return f"; did you mean {' or '.join(texts)}?" if texts else "."

@@ -59,13 +59,13 @@ def _refuse_no_module(door: str, model: object) -> None:
 
 
 def missing(door: str) -> list[PrivateName]:
-    """The private names that a door needs and this PyTorch lacks."""
+    """Return the private names that a door needs and this PyTorch lacks."""
     return [one for one in _of_door(door) if not one.is_there()]
 
 
 @cache
 def _of_door(door: str) -> tuple[PrivateName, ...]:
-    """The names that a door needs and that are gone, or may yet be imported."""
+    """Return the names that a door needs and that are gone, or may yet be imported."""
     needed = (one for one in NAMES.values() if door in one.doors)
     return tuple(one for one in needed if one.module or not one.is_there())
 

@@ -21,7 +21,7 @@ def same(one: Tensor | None, two: Tensor | None) -> bool:
 
 
 def _are_same_plain(one: Tensor, two: Tensor) -> bool:
-    """A quick look at the common kind; only what differs there is looked at with care."""
+    """Return a quick look at the common kind; only what differs there is looked at with care."""
     if not (_is_plain(one) and _is_plain(two)):
         return False
     has_shape = one.dtype == two.dtype and one.shape == two.shape
@@ -52,7 +52,7 @@ def num_differing(one: Tensor, two: Tensor) -> int:
 
 
 def parts(tensor: Tensor) -> list[Tensor]:
-    """The strided tensors in which the numbers are; none where there is no memory."""
+    """Return the strided tensors in which the numbers are; none where there is no memory."""
     tensor = tensor.detach()
     if not has_memory(tensor):
         return []
@@ -176,7 +176,7 @@ def tolerance(dtype: torch.dtype) -> float:
 
 
 def wide(tensor: Tensor) -> Tensor:
-    """All numbers in one row, in double precision."""
+    """Return all numbers in one row, in double precision."""
     dtype = torch.complex128 if tensor.is_complex() else torch.float64
     is_sparse = not tensor.is_nested and tensor.layout is not torch.strided
     found = parts(tensor.detach().to_dense() if is_sparse else tensor)

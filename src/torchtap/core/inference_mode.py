@@ -26,7 +26,7 @@ def _outside() -> Iterator[None]:
 
 
 def normal_copy(tensor: Tensor) -> Tensor:
-    """A detached copy that can be written into, and saved by autograd, later."""
+    """Return a detached copy that can be written into, and saved by autograd, later."""
     if not torch.is_inference_mode_enabled():  # The quick way, in hooks.
         return tensor.detach().clone()
     with outside_inference_mode():

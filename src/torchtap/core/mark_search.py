@@ -116,7 +116,7 @@ def _package_of(kind: type) -> str:
 
 
 def _first(home: Any) -> str:
-    """The package of a module by its name; nothing for what is not a name."""
+    """Return the package of a module by its name; nothing for what is not a name."""
     return home.partition(".")[0] if type(home) is str else ""
 
 
@@ -125,7 +125,7 @@ def _mentions(code: CodeType) -> bool:
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
-    """A function's code, and that of the functions which it makes."""
+    """Yield a function's code, and that of the functions which it makes."""
     waiting = [code]
     while waiting:
         code = waiting.pop()
@@ -164,7 +164,7 @@ def _from_holder(part: Any) -> Iterator[Any]:
 
 
 def _own_dict(part: Any) -> dict[str, Any]:
-    """The attributes of a function, module or ``nn.Module``, past any ``__getattr__``."""
+    """Return the attributes of a function, module or ``nn.Module``, past any ``__getattr__``."""
     own_dict: dict[str, Any] = object.__getattribute__(part, "__dict__")
     return own_dict
 

@@ -169,7 +169,7 @@ class Places:
 def _chain(
     module: nn.Module, model: nn.Module, above: Mapping[int, tuple[nn.Module, str]]
 ) -> list[_Link]:
-    """The links from a module up to the model; a module may contain itself."""
+    """Return the links from a module up to the model; a module may contain itself."""
     chain: list[_Link] = []
     passed: set[int] = set()
     while module is not model and id(module) in above and id(module) not in passed:
@@ -187,7 +187,7 @@ def _holds(link: _Link) -> bool:
 
 
 def several(where: Where) -> list[Any]:
-    """A request as the list of its parts.
+    """Return a request as the list of its parts.
 
     Raises:
         InputError: it is of a kind that cannot select, or empty.
@@ -210,7 +210,7 @@ def several(where: Where) -> list[Any]:
 def walk(
     module: nn.Module, path: str, above: tuple[nn.Module, ...]
 ) -> Iterator[tuple[str, nn.Module]]:
-    """A module and those below with their paths, in the order of ``named_modules()``.
+    """Yield a module and those below with their paths, in the order of ``named_modules()``.
 
     Shared modules come once for each path. ``above`` are the modules in which it stands: one that
     contains itself is not entered again.

@@ -38,14 +38,14 @@ def near(pattern: Pattern, known: Sequence[str], types: Mapping[str, tuple[str, 
 
 
 def _some_of(known: Sequence[str]) -> str:
-    """The outermost modules by name, and how many more there are."""
+    """Return the outermost modules by name, and how many more there are."""
     shown = sorted(known, key=lambda path: path.count("."))[:_MOST_SHOWN]
     more = len(known) - len(shown)
     return ", ".join(map(repr, shown)) + (f" and {more:,} more" if more else "")
 
 
 def patterns_in_one(pattern: Pattern, known: Sequence[str]) -> list[str]:
-    """The patterns that were written as one, with commas between them; else nothing."""
+    """Return the patterns that were written as one, with commas between them; else nothing."""
     if "," not in pattern.path or "[" in pattern.path or pattern.path.startswith("re:"):
         return []
     texts = [part.strip() for part in pattern.path.split(",") if part.strip()]

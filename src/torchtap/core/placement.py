@@ -41,7 +41,7 @@ Placement = tuple[Axis, ...]
 
 
 def read_placement(label: str) -> Placement | None:
-    """The placement that a label says; ``None`` for a label of another kind.
+    """Return the placement that a label says; ``None`` for a label of another kind.
 
     Example:
         >>> [axis] = read_placement("shard 1 of 2 (Shard(dim=0)) on dp")
@@ -55,7 +55,7 @@ def read_placement(label: str) -> Placement | None:
 
 
 def split_labels(labels: Iterable[str]) -> tuple[list[Placement], tuple[str, ...]]:
-    """The placements among some labels, and the labels that are none."""
+    """Return the placements among some labels, and the labels that are none."""
     read = [(label, read_placement(label)) for label in dict.fromkeys(labels)]
     others = tuple(label for label, placement in read if placement is None)
     return [placement for _, placement in read if placement is not None], others

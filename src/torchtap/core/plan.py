@@ -70,7 +70,7 @@ class PlannedTap:
 
     @property
     def ports(self) -> tuple[str, ...]:
-        """The ports that are wanted."""
+        """Return the ports that are wanted."""
         return tuple(self.filters)
 
 
@@ -173,7 +173,7 @@ Chooser = Callable[[str, nn.Module, str, str], bool]
 
 
 def _chooser(item: Any, modules: Mapping[str, nn.Module]) -> Chooser:
-    """A function (path, module, port, leaf) -> bool."""
+    """Return a function (path, module, port, leaf) -> bool."""
     if isinstance(item, nn.Module):
         wanted = next((one for _, one in walk(item, "", ())), item)
         if not any(module is wanted for module in modules.values()):
@@ -359,7 +359,7 @@ _MOST_LINES = 40
 
 
 def show_plan(plan: Plan) -> Page:
-    """One line per tapped module, then what cannot be tapped."""
+    """Return one line per tapped module, then what cannot be tapped."""
     taps = [
         (f"{tap.path or '.'} ({tap.type})", ", ".join(map(_port, tap.filters.items())))
         for tap in plan.taps

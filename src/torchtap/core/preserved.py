@@ -51,7 +51,7 @@ class RandomState:
         self._states = self.read()
 
     def read(self) -> list[Any]:
-        """The states as they are now; compare them with :func:`same_states`."""
+        """Return the states as they are now; compare them with :func:`same_states`."""
         return [read() for read, _ in self._generators]
 
     def put_back(self, states: Sequence[Any] | None = None) -> None:

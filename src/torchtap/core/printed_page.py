@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 def middle(items: Sequence[T], limit: int | None) -> tuple[Sequence[T], int, Sequence[T]]:
-    """The beginning, how many are left out, and the end."""
+    """Return the beginning, how many are left out, and the end."""
     if limit is None or len(items) <= limit:
         return items, 0, ()
     front = -(-limit // 2)
@@ -50,7 +50,7 @@ def wants_color() -> bool:
 
 
 def paint(text: str, tone: str, *, color: bool) -> str:
-    """``text`` in the colour of ``tone`` where colour is wanted."""
+    """Return ``text`` in the colour of ``tone`` where colour is wanted."""
     if not (color and text and tone in _TERMINAL):
         return text
     from rich.color import ColorSystem

@@ -112,7 +112,7 @@ class _Maker:
         self._walked: dict[int, Any] = {}
 
     def rebuild(self, value: Any, name: str, above: frozenset[int] = _NONE) -> Any:
-        """The value, or its like with other tensors."""
+        """Return the value, or its like with other tensors."""
         if type(value) in PROXIES:
             if self._unseen is not None:
                 self._unseen[name] = STANDS_FOR
@@ -175,7 +175,7 @@ def _identity(part: Part) -> tuple[str, int]:
 
 
 def _twin(value: Any, new: list[Any], name: str) -> Any:
-    """A container of the same type, with other parts."""
+    """Return a container of the same type, with other parts."""
     if isinstance(value, tuple):
         return _tuple_twin(value, new)
     if isinstance(value, types.MappingProxyType):
@@ -216,7 +216,7 @@ def _tuple_twin(value: tuple[Any, ...], new: list[Any]) -> Any:
 
 
 def _apart(value: MutableMapping[Any, Any], twin: Any, new: list[Any], name: str) -> Any:
-    """A copy of a mapping that is written into without the original noticing.
+    """Return a copy of a mapping that is written into without the original noticing.
 
     ``copy.copy`` shares the store of a class that keeps its items in an attribute.
     """

@@ -88,7 +88,7 @@ class Record(_Row):
 
     @property
     def value(self) -> Tensor:
-        """The tensor at the moment of the tap, detached.
+        """Return the tensor at the moment of the tap, detached.
 
         Raises:
             OverwrittenError: it was kept without a copy (with ``copy="never"``, or at a site
@@ -180,7 +180,7 @@ def steps_there(steps: Sequence[int], missing: int | None = None) -> str:
 
 
 def said_steps(steps: Sequence[int]) -> str:
-    """``step 3``, ``steps 3, 5, 6``, or ``steps 3 to 90 (40 of them)``."""
+    """Return ``step 3``, ``steps 3, 5, 6``, or ``steps 3 to 90 (40 of them)``."""
     if len(steps) == 1:
         return f"step {steps[0]}"
     if len(steps) > 2 and steps[-1] - steps[0] == len(steps) - 1:

@@ -51,7 +51,7 @@ class Site:
 
     @property
     def kind(self) -> Port:
-        """The row of the table of ports that says what its port is."""
+        """Return the row of the table of ports that says what its port is."""
         return BY_NAME[self.port]
 
     @property
@@ -142,7 +142,7 @@ class Pattern:
 
     @property
     def effective_ports(self) -> tuple[str, ...]:
-        """The ports that the pattern is about."""
+        """Return the ports that the pattern is about."""
         if self.ports is not None:
             return self.ports
         return PORTS if self.negate else ("output",)
@@ -207,7 +207,7 @@ def _no_path(text: str, body: str) -> SiteError:
 
 
 def _broken_off(body: str) -> SiteError:
-    """The error for a pattern with a colon that no ports and leaf in brackets follow."""
+    """Return the error for a pattern with a colon that no ports and leaf in brackets follow."""
     path, _, rest = body.partition(":")
     ports, bracket, tail = rest.partition("[")
     known = [near for name in ports.split(",") for near in nearest(name.strip("] "), PORTS)[:1]]

@@ -48,7 +48,7 @@ def is_of_model(file: str) -> bool:
 
 
 def shown_file(file: str) -> str:
-    """A file as it is named in a note: below the current folder, or below those of packages.
+    """Return a file as it is named in a note: below the current folder, or below those of packages.
 
     A cell of a notebook is named as IPython names it: ``Cell In[3]``.
     """
@@ -67,7 +67,7 @@ def shown_file(file: str) -> str:
 
 
 def line_text(file: str, line: int, frame: FrameType | None = None) -> str:
-    """A line of source without its indent; empty where there is none.
+    """Return a line of source without its indent; empty where there is none.
 
     Args:
         file: that it stands in.

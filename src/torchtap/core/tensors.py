@@ -32,7 +32,7 @@ def obstacle(tensor: Tensor) -> str | None:
 
 
 def kind_of(value: object) -> str:
-    """``float32[3, 8]``, or the class of what is no tensor."""
+    """Return ``float32[3, 8]``, or the class of what is no tensor."""
     if not isinstance(value, Tensor):
         is_function = callable(value) and not isinstance(value, torch.nn.Module | type)
         return f"the function {name_of(value)}" if is_function else type(value).__name__
@@ -46,7 +46,7 @@ def kind_of(value: object) -> str:
 
 
 def short(value: object) -> str:
-    """A value in a message: never longer than a few words."""
+    """Return a value in a message: never longer than a few words."""
     if isinstance(value, Tensor):
         return kind_of(value)
     text = getattr(value, "__name__", None) or repr(value)

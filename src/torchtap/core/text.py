@@ -28,7 +28,7 @@ class Cell:
 
 
 def count(value: int) -> str:
-    """A whole number with thousands separators.
+    """Return a whole number with thousands separators.
 
     Example:
         >>> count(4652008)
@@ -75,7 +75,7 @@ def size(nbytes: int) -> str:
 
 
 def short_count(value: int) -> str:
-    """A large count in three digits and a letter: ``407.2 M``.
+    """Return a large count in three digits and a letter: ``407.2 M``.
 
     Example:
         >>> short_count(999), short_count(4652008)
@@ -90,7 +90,7 @@ def short_count(value: int) -> str:
 
 
 def share(part: int, whole: int) -> str:
-    """A part of a whole in percent; never ``0`` or ``100`` where it is not exactly that.
+    """Return a part of a whole in percent; never ``0`` or ``100`` where it is not exactly that.
 
     Example:
         >>> share(0, 9), share(1, 3), share(1, 100000), share(99999, 100000), share(2, 2)
@@ -107,7 +107,7 @@ def share(part: int, whole: int) -> str:
 
 
 def percent(part: float) -> str:
-    """A number as percent, of two digits and never in powers of ten.
+    """Return a number as percent, of two digits and never in powers of ten.
 
     Example:
         >>> percent(0.0123), percent(1.4), percent(23.0), percent(1e9)
@@ -129,7 +129,7 @@ def nonfinite(nan: int, posinf: int, neginf: int) -> Cell:
 
 
 def shape(dims: Sequence[int | None] | None) -> str:
-    """A shape in a table; ``?`` for a dimension that differs between values.
+    """Return a shape in a table; ``?`` for a dimension that differs between values.
 
     Example:
         >>> shape((1, 32, 112, 112)), shape(()), shape((None, 16))
@@ -141,19 +141,19 @@ def shape(dims: Sequence[int | None] | None) -> str:
 
 
 def typed(dtype: str, dims: Sequence[int | None]) -> str:
-    """A tensor in a sentence: ``float32[3, 16]``."""
+    """Return a tensor in a sentence: ``float32[3, 16]``."""
     return f"{dtype}[{', '.join('?' if dim is None else str(dim) for dim in dims)}]"
 
 
 def plural(number: int, word: str) -> str:
-    """``1 site``, ``2,000 sites``, ``2 classes``."""
+    """Return ``1 site``, ``2,000 sites``, ``2 classes``."""
     if number != 1:
         word = word + ("es" if word.endswith("s") else "s")
     return f"{count(number)} {word}"
 
 
 def with_article(name: str) -> str:
-    """``an Adam``, ``a Linear``."""
+    """Return ``an Adam``, ``a Linear``."""
     return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
 
 

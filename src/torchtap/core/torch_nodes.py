@@ -63,7 +63,7 @@ SOFT_RECTIFIERS: Mapping[str, str] = MappingProxyType(
 
 
 def family(name: str) -> str:
-    """The name of a node's class without its number.
+    """Return the name of a node's class without its number.
 
     Example:
         >>> family("ReluBackward0")

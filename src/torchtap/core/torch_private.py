@@ -110,7 +110,7 @@ NAMES: dict[str, PrivateName] = {}
 
 
 def find(name: str) -> Any:
-    """The object of a dotted name; ``GONE`` where PyTorch does not have it."""
+    """Return the object of a dotted name; ``GONE`` where PyTorch does not have it."""
     parts = name.split(".")
     at = next((n for n in range(len(parts), 0, -1) if ".".join(parts[:n]) in sys.modules), 0)
     found: Any = sys.modules.get(".".join(parts[:at]), GONE)
@@ -835,7 +835,7 @@ def _codes_of(classes: Iterable[Any]) -> Iterator[tuple[CodeType, bool]]:
 
 
 def _wrapped(function: Any) -> Iterable[Any]:
-    """A function and those that it wraps."""
+    """Yield a function and those that it wraps."""
     for _ in range(_MOST_WRAPPERS):
         if function is None:
             return

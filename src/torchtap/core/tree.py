@@ -41,7 +41,7 @@ Unseen = dict[str, str]
 
 
 def leaves(value: Any, unseen: Unseen | None = None) -> list[Leaf]:
-    """Every tensor in ``value`` with its leaf name, depth first.
+    """Return every tensor in ``value`` with its leaf name, depth first.
 
     A bare tensor has the empty name. Something that contains itself is walked once, and so is an
     object that is walked by its attributes.
@@ -67,7 +67,7 @@ def leaves(value: Any, unseen: Unseen | None = None) -> list[Leaf]:
 def argument_leaves(
     args: tuple[Any, ...], kwargs: Mapping[str, Any], unseen: Unseen | None = None
 ) -> list[Leaf]:
-    """The tensors that a module is called with: positional first, then keywords.
+    """Return the tensors that a module is called with: positional first, then keywords.
 
     A call with one positional argument and nothing else takes that argument as it is, so a bare
     tensor has the empty name; otherwise positions are numbered and keywords named.

@@ -114,7 +114,7 @@ class Trial:
         )
 
     def forward(self) -> tuple[Any, Tensor | None]:
-        """The output and the loss (``None`` where nothing requires grad)."""
+        """Return the output and the loss (``None`` where nothing requires grad)."""
         self.rewind()
         output = self.model(*self.args, **self.kwargs)
         loss = self.loss(output) if self.loss is not None else default_loss(output)
@@ -176,7 +176,7 @@ def _write(target: Tensor, value: Tensor | None) -> None:
 
 
 def default_loss(output: Any) -> Tensor | None:
-    """Every floating element weighted by cosines, for a gradient that is nowhere constant.
+    """Return every floating element weighted by cosines, for a gradient that is nowhere constant.
 
     (A plain mean would be blind behind a normalisation, where its gradient vanishes.)
     """

@@ -27,7 +27,7 @@ def name_of(function: Any) -> str:
 
 
 def code_of(function: Any) -> CodeType | None:
-    """The byte code of a Python function or method; of anything else ``None``.
+    """Return the byte code of a Python function or method; of anything else ``None``.
 
     ``__code__`` may be something else: of the class of functions it is a descriptor, and a proxy
     or a mock makes one up.

@@ -25,7 +25,7 @@ def check_missing(missing: str) -> None:
 
 
 def pairs_of(where: Any, fn: Any) -> list[tuple[Where, Function]]:
-    """Each function, and where it is to work."""
+    """Return each function, and where it is to work."""
     if isinstance(where, Mapping):
         if fn is not None:
             raise InputError("tt.edit got a mapping of patterns to functions, and fn beside it.")

@@ -18,7 +18,7 @@ OneEdit = EditEngine | Clipping
 
 
 def requests_of(plan: Plan) -> Iterator[tuple[str, Callable[[Site], bool]]]:
-    """Each thing that was asked for, and which sites are of it."""
+    """Yield each thing that was asked for, and which sites are of it."""
     adding = [pattern for pattern in plan.patterns if not pattern.negate]
     for pattern in adding:
 

@@ -148,7 +148,7 @@ def _attributed(request: MethodRequest, subject: Subject, target: Target, at: An
 
 
 def _rows(found: AttributionResult, variable: Variable) -> tuple[str, ...]:
-    """The notes of a method, and that the rows have no scores of their own."""
+    """Return the notes of a method, and that the rows have no scores of their own."""
     if variable.is_per_row:
         return found.notes
     return tuple(dict.fromkeys([*found.notes, *per_batch(variable)]))

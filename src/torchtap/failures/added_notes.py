@@ -75,7 +75,7 @@ def explain(
 
 
 def _note(error: BaseException, model: nn.Module | None) -> str:
-    """The note of one exception; empty if it gets none."""
+    """Return the note of one exception; empty if it gets none."""
     if not isinstance(error, Exception) or isinstance(error, TorchtapError):
         return ""
     try:
@@ -95,7 +95,7 @@ def _note(error: BaseException, model: nn.Module | None) -> str:
 
 
 def note_of(failure: Failure, explanation: Explanation | None) -> str:
-    """The note: what happened, where, with what, and the ways out."""
+    """Return the note: what happened, where, with what, and the ways out."""
     if explanation is None:
         explanation = Explanation(
             "this error of PyTorch is not in the catalogue; below is where it was raised.", ()
@@ -111,7 +111,7 @@ def note_of(failure: Failure, explanation: Explanation | None) -> str:
 
 
 def _rows(failure: Failure, explanation: Explanation) -> Iterator[tuple[str, str]]:
-    """The place: module, call, operation and line, as far as they are known."""
+    """Yield the place: module, call, operation and line, as far as they are known."""
     user = failure.user
     module = explanation.module or failure.names.module(failure.module)
     if module:
@@ -137,7 +137,7 @@ def _rows(failure: Failure, explanation: Explanation) -> Iterator[tuple[str, str
 
 
 def _line_of_worker(text: str) -> Iterator[tuple[str, str]]:
-    """The innermost line of the program in what a worker of a DataLoader raised."""
+    """Yield the innermost line of the program in what a worker of a DataLoader raised."""
     lines = [one.groups() for one in _LINE.finditer(text) if not is_of_library(one["file"])]
     for file, line, name, source in lines[-1:]:
         yield "in worker", f"{shown_file(file)}:{line}, in {name}: {source.strip()}"

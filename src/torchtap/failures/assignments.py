@@ -39,7 +39,7 @@ class _Found(NamedTuple):
 
 
 def assignments_of(frame: TracebackFrame, name: str) -> list[Assignment]:
-    """The statements, one of which gave a name its value before the frame's line ran.
+    """Return the statements, one of which gave a name its value before the frame's line ran.
 
     Follows the order of the lines, branches and loops, and not the calls: more than one is returned
     where the source alone does not tell.
@@ -52,14 +52,19 @@ def assignments_of(frame: TracebackFrame, name: str) -> list[Assignment]:
     loops = [node for node, _ in here if isinstance(node, LOOPS)]
     before = [one for one in every if _end(one.statement) < frame.line]
     assignments: list[_Found] = []
+    # From the line upwards: what stands in a branch may not have run, so the search goes on behind
+    # it.
     for one in reversed(before):
         assignments.append(one)
         if set(one.blocks) <= set(here):
             break  # It runs whenever the frame's line does.
     # The statement itself too: of ``x = f(x)``, the name had its value before it.
     inside = [one for one in every if any(node in loops for node, _ in one.blocks)]
+    # Inside a loop a line below may have run before this one, unless each round assigns the name
+    # above.
     if not (assignments and loops and loops[-1] in dict(assignments[-1].blocks)):
         assignments += [one for one in inside if one not in before]  # Of an earlier round.
+    # One line stands for all its statements: a, b = f(); a, b = g() is shown once.
     by_line = {one.statement.lineno: one for one in every}
     lines = sorted({one.statement.lineno for one in assignments})
     return [_as_assignment(by_line[line], frame.file) for line in lines]
@@ -106,7 +111,7 @@ def runs_before(function: ast.AST, line: int, here: int) -> bool | None:
 
 
 def _end(statement: ast.stmt) -> int:
-    """The last line of a statement; of one with a block of others, of its head."""
+    """Return the last line of a statement; of one with a block of others, of its head."""
     body = getattr(statement, "body", None)
     if isinstance(body, list) and body:
         first: int = body[0].lineno
@@ -127,14 +132,17 @@ def _every_assignment(function: ast.AST, name: str) -> tuple[_Found, ...]:
 
 
 def _statements(node: ast.AST, name: str, blocks: tuple[Block, ...]) -> Iterator[_Found]:
-    """The statements below a node that assign a name, in the order of the lines."""
+    """Yield the statements below a node that assign a name, in the order of the lines."""
     for field in _BLOCKS:
         for statement in _block(node, field):
             inside = (*blocks, (node, field))
+            # A name of an inner function or class is another variable.
             if isinstance(statement, _SCOPES):
                 continue
             found = _assigned(statement, name)
             if found is not None:
+                # The target of a loop has its value within the body alone: a loop of no rounds
+                # assigns nothing.
                 is_loop = isinstance(statement, ast.For | ast.AsyncFor)
                 within = (*inside, (statement, "body")) if is_loop else inside
                 yield _Found(statement, found[0], within)
@@ -147,7 +155,7 @@ def _block(node: ast.AST, field: str) -> list[Any]:
 
 
 def _assigned(statement: ast.AST, name: str) -> tuple[ast.expr | None] | None:
-    """The value that a statement gives a name, in a tuple; ``None`` if it gives it none."""
+    """Return the value that a statement gives a name, in a tuple; ``None`` if it gives it none."""
     if isinstance(statement, ast.Assign):
         for target in statement.targets:
             if _names(target, name):
@@ -192,7 +200,7 @@ def _matching(target: ast.expr, value: ast.expr, name: str) -> ast.expr:
 
 
 def blocks_at(function: ast.AST, line: int) -> tuple[Block, ...]:
-    """The blocks of statements that a line stands in, outermost first."""
+    """Return the blocks of statements that a line stands in, outermost first."""
     for field in _BLOCKS:
         around = [one for one in _block(function, field) if _first(one) <= line <= _last(one)]
         if around:
@@ -201,6 +209,7 @@ def blocks_at(function: ast.AST, line: int) -> tuple[Block, ...]:
 
 
 def _first(statement: Any) -> int:
+    # A case has no position of its own (ast.match_case).
     at: ast.AST = statement.pattern if isinstance(statement, ast.match_case) else statement
     return at.lineno  # type: ignore[attr-defined,no-any-return]
 

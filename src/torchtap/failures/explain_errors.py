@@ -129,6 +129,8 @@ class ExplainedBlock:
         if torch.compiler.is_compiling():  # What is raised in a graph has no frames to look at.
             return []
         recording = start_recording() if self.record else None
+        # A stack, since one block may be entered again inside of itself (a decorated function that
+        # recurses).
         self._entered.append(_Entered(sys.exception(), recording))
         return self._entered[-1].notes
 

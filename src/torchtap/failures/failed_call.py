@@ -53,7 +53,7 @@ def which_call(failure: Failure) -> str:
 
 
 def ordinal(number: int) -> str:
-    """``2nd`` of 2."""
+    """Return ``2nd`` of 2."""
     teen = number % 100 in (11, 12, 13)
     return f"{number}{'th' if teen else {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th')}"
 
@@ -110,7 +110,7 @@ def _call_number(
 
 @lru_cache(maxsize=256)
 def _calls(function: ast.AST) -> tuple[ast.Call, ...]:
-    """The calls that a function makes itself."""
+    """Return the calls that a function makes itself."""
     todo = list(getattr(function, "body", ()))
     for node in todo:  # Grows as it goes.
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):

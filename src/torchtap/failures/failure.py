@@ -65,19 +65,19 @@ class Failure:
 
     @cached_property
     def names(self) -> Names:
-        """The names of modules and parameters."""
+        """Return the names of modules and parameters."""
         return Names(self.frames, self._model)
 
     # ------------------------------------------------------------------ where
 
     @cached_property
     def running(self) -> TracebackFrame | None:
-        """The frame of the innermost module that was running."""
+        """Return the frame of the innermost module that was running."""
         return next((frame for frame in reversed(self.frames) if frame.module is not None), None)
 
     @property
     def module(self) -> nn.Module | None:
-        """The innermost module that was running."""
+        """Return the innermost module that was running."""
         return None if self.running is None else self.running.module
 
     @property
@@ -117,7 +117,7 @@ class Failure:
 
     @property
     def tensors(self) -> list[Operand]:
-        """The tensors among the operands."""
+        """Return the tensors among the operands."""
         return [operand for operand in self.operands if isinstance(operand.value, Tensor)]
 
     def operand(self, name: str, otherwise: str = UNNAMED) -> Operand:
@@ -130,6 +130,8 @@ class Failure:
                 return one
         for frame in reversed(self.frames):
             value = frame.frame.f_locals.get(name, MISSING)
+            # PyTorch's own functions call an argument as their documentation does: input, target,
+            # weight.
             if value is not MISSING:
                 return Operand(name, value, frame.depth)
             if frame.is_user:
@@ -138,6 +140,7 @@ class Failure:
 
     def origin(self, operand: Operand) -> Origin:
         """Return the origin of an operand: what made it."""
+        # The origin reads files and walks graphs; a note asks for it several times.
         key = operand.text, id(operand.value), operand.depth
         if key not in self._origins:
             self._origins[key] = origin_of(operand, self.frames, self.names)
@@ -149,7 +152,7 @@ class Failure:
 
     @property
     def pair(self) -> list[Operand]:
-        """The two operands of an operator: its tensors, or else its expressions."""
+        """Return the two operands of an operator: its tensors, or else its expressions."""
         return (self.tensors if len(self.tensors) > 1 else self.operands)[:2]
 
     def details(self, *chosen: Operand) -> Details:
@@ -178,10 +181,12 @@ class Failure:
 
     @cached_property
     def differentiated(self) -> list[Tensor]:
-        """The tensors that the running backward began at."""
+        """Return the tensors that the running backward began at."""
         for frame in self.frames:
             if frame.is_torch and frame.file.endswith("autograd/__init__.py"):
                 held = frame.frame.f_locals
+                # backward() names its roots tensors, grad() names them outputs
+                # (torch/autograd/__init__.py).
                 tensors = held.get("tensors", held.get("outputs"))
                 values = tensors if isinstance(tensors, tuple | list) else (tensors,)
                 return [value for value in values if isinstance(value, Tensor)]
@@ -193,7 +198,7 @@ class Failure:
 
     @cached_property
     def nodes(self) -> list[Node]:
-        """The nodes of the graph that the running backward began to go through."""
+        """Return the nodes of the graph that the running backward began to go through."""
         return nodes_of(self.differentiated)
 
     def called(self, wanted: object, otherwise: str = "") -> str:
@@ -213,6 +218,7 @@ def raised_by_a_hook_of_ours(error: BaseException) -> bool:
     found, trace = False, error.__traceback__
     while trace is not None:
         frame = TracebackFrame(trace)
+        # A module that runs below our hook starts anew: what is raised in it is its own.
         found = (found or frame.is_our_hook) and frame.module is None
         trace = trace.tb_next
     return found

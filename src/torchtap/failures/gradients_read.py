@@ -27,7 +27,7 @@ class Read(NamedTuple):
 
 
 def gradients_read(failure: Failure) -> list[Read]:
-    """The gradients in the expression that failed that are ``None``."""
+    """Return the gradients in the expression that failed that are ``None``."""
     reads: list[Read] = []
     for frame in reversed(failure.frames):
         if frame.expression is not None:
@@ -37,6 +37,7 @@ def gradients_read(failure: Failure) -> list[Read]:
     user = failure.user
     if not reads and user is not None and user is not failure.frames[-1]:
         reads += _reads(user, user.expression) if user.expression is not None else []
+    # g = p.grad; g.norm(): the expression names the variable alone.
     if not reads and user is not None:
         reads += _of_variable(user)
     return reads
@@ -61,7 +62,7 @@ def _has_none(tensor: Tensor) -> bool:
 
 
 def _of_parameters(frame: TracebackFrame, over: ast.expr) -> Iterator[Read]:
-    """``[p.grad for p in model.parameters()]``: the parameters without one."""
+    """Yield ``[p.grad for p in model.parameters()]``: the parameters without one."""
     call = over.func if isinstance(over, ast.Call) else None
     if isinstance(call, ast.Attribute) and call.attr in ("parameters", "named_parameters"):
         owner, text = frame.value_of(call.value), written(call.value)
@@ -71,7 +72,7 @@ def _of_parameters(frame: TracebackFrame, over: ast.expr) -> Iterator[Read]:
 
 
 def _of_variable(frame: TracebackFrame) -> Iterator[Read]:
-    """A variable that is ``None`` and was assigned from a ``.grad``."""
+    """Yield a variable that is ``None`` and was assigned from a ``.grad``."""
     for node in ast.walk(frame.expression) if frame.expression is not None else ():
         if isinstance(node, ast.Name) and frame.names.get(node.id, MISSING) is None:
             for one in assignments_of(frame, node.id):

@@ -23,6 +23,8 @@ _METHODS = {
 }
 _MAKERS = {
     "tensor": "Use the tensor itself, or torch.stack: torch.tensor(...) copies values alone.",
+    "FloatTensor": "Use the tensor itself, or torch.stack: torch.FloatTensor(...) copies values.",
+    "Tensor": "Use the tensor itself, or torch.stack: torch.Tensor(...) copies values alone.",
     "from_numpy": "Stay in PyTorch: an array of numpy has no graph.",
 }
 _WHOLE_AGAIN = ("float", "double", "half", "bfloat16", "to", "type")
@@ -74,11 +76,14 @@ def _every_cut(failure: Failure) -> Iterator[GraphCut]:
     for file, first, last, module in _ranges(failure):
         nodes = ast.walk(source_tree(file) or ast.Module([], []))
         inside = [one for one in nodes if first <= getattr(one, "lineno", 0) <= last]
+        # A forward of a module counts by what it returns; a running function by the line where it
+        # stands.
         on_way = _way_of(inside, 0 if module else last)
         for node in inside:
             cut = _cut(node, file)
             if cut is not None:
                 at, source, way, is_mode = f"{shown_file(file)}:{node.lineno}", *cut  # type: ignore[attr-defined]
+                # A mode cuts all that is computed inside its block.
                 parts = ast.walk(node) if is_mode else (node,)
                 is_on_way = any(id(part) in on_way for part in parts)
                 yield GraphCut(f"{at}: {source}", way, module, is_mode, is_on_way)
@@ -99,6 +104,7 @@ def _way_of(inside: Sequence[ast.AST], last: int) -> set[int]:
         for node in ast.walk(todo.pop()):
             if isinstance(node, ast.expr):  # Contexts are one object for all.
                 nodes.add(id(node))
+            # Each name once: x = f(x) would lead to itself.
             if isinstance(node, ast.Name) and node.id not in names:
                 names.add(node.id)
                 todo += _given_to(node.id, inside)
@@ -220,6 +226,7 @@ def _way_of_call(node: ast.Call, called: ast.Attribute) -> str:
         return _MAKERS[name]
     if name in _WHOLE_AGAIN and _is_whole(base):
         return _COMPUTED
+    # With a variable as argument it is not known whether it switches off.
     if name == "set_grad_enabled" and getattr((node.args or [base])[0], "value", 1) is False:
         return _MODES["no_grad"].replace("no_grad()", f"{name}(False)")
     is_first = name == "grad" and written(base).endswith("autograd")

@@ -110,7 +110,7 @@ def _saved(node: Node, name: str, raw: Any) -> Iterator[SavedValue]:
 
 
 def operation(node: Node) -> str:
-    """The name of a node without its ending: ``Sigmoid`` of ``SigmoidBackward0``."""
+    """Return the name of a node without its ending: ``Sigmoid`` of ``SigmoidBackward0``."""
     return re.sub(r"Backward\d*$", "", str(node.name()).rpartition("::")[2])
 
 
@@ -130,13 +130,13 @@ def parameters_at(node: Node) -> list[Tensor]:
 
 
 def module_of(node: Node, names: Names) -> nn.Module | None:
-    """The module whose parameters a node takes."""
+    """Return the module whose parameters a node takes."""
     states = (names.state(variable) for variable in parameters_at(node))
     return next((state.module for state in states if state is not None), None)
 
 
 def module_before(node: Node, names: Names) -> nn.Module | None:
-    """The nearest module with parameters on the way from a node towards the inputs."""
+    """Return the nearest module with parameters on the way from a node towards the inputs."""
     nearest = islice(_towards_inputs([node]), _MOST_NEAR)
     modules = (module_of(one, names) for one in nearest)
     return next((module for module in modules if module is not None), None)
@@ -157,7 +157,7 @@ def place_of_node(node: Node, names: Names) -> tuple[str, nn.Module | None]:
 
 
 def _following(before: nn.Module, kind: str, names: Names) -> nn.Module | None:
-    """The module of a class that stands behind another one in a Sequential."""
+    """Return the module of a class that stands behind another one in a Sequential."""
     wanted = kind.lower()
     for _, parent in names.modules():
         if not isinstance(parent, nn.Sequential):

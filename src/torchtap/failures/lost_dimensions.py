@@ -15,7 +15,7 @@ from torchtap.failures.traceback_frame import TracebackFrame
 
 
 def kept_dimension(failure: Failure, operand: Operand, dims: int = 2) -> str:
-    """The way to keep what ``squeeze()`` took out of an operand; empty where none did.
+    """Return the way to keep what ``squeeze()`` took out of an operand; empty where none did.
 
     Args:
         failure: the exception.
@@ -40,7 +40,7 @@ def kept_dimension(failure: Failure, operand: Operand, dims: int = 2) -> str:
 
 
 def _squeezed(failure: Failure, operand: Operand) -> tuple[TracebackFrame, ast.expr] | None:
-    """The expression that was squeezed, and the frame in which it stands."""
+    """Return the expression that was squeezed, and the frame in which it stands."""
     name = failure.name_of(operand)
     for frame in reversed(failure.frames):
         if not frame.is_user or frame.own_names.get(name) is not operand.value:
@@ -55,7 +55,7 @@ def _squeezed(failure: Failure, operand: Operand) -> tuple[TracebackFrame, ast.e
 
 
 def _sizes_before(frame: TracebackFrame, base: ast.expr, operand: Operand) -> Sequence[int]:
-    """The sizes before squeeze(); none where neither the graph nor a variable tells."""
+    """Return the sizes before squeeze(); none where neither the graph nor a variable tells."""
     node = operand.value.grad_fn if isinstance(operand.value, Tensor) else None
     if type(node).__name__ == "SqueezeBackward0":
         return [int(one) for one in node._saved_self_sym_sizes]  # type: ignore[union-attr]

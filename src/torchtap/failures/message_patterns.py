@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from torchtap.failures.catalogue.values_given import tensors_in
 from torchtap.failures.failure import Failure
 from torchtap.failures.gradients_read import gradients_read
 from torchtap.failures.messages import PATTERNS
@@ -99,7 +100,7 @@ def _means_torch(name: str, failure: Failure) -> bool:
     if name == "list of modules":
         return _calls_modules(last)
     if name == "closed to numbers":
-        return is_from_torch(failure)
+        return is_from_torch(failure) and not tensors_in(failure)
     if name == "parameters of an optimizer" and "not iterable" in failure.text:
         return last.is_torch and isinstance(last.owner, Optimizer)
     if name == "file that is none":

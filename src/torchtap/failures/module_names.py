@@ -56,6 +56,7 @@ class Names:
             head = f"{label}." if label and num_trained > 1 else ""
             for path, module in modules_of(root)[0].items():
                 name = f"{head}{path}" if path else head.rstrip(".")
+                # setdefault: a module that two models share has the name of the first.
                 self._paths.setdefault(id(module), (name, module))
                 self._variables.setdefault(id(module), (label or "model", path))
                 for leaf, tensor in (*module._parameters.items(), *module._buffers.items()):
@@ -71,7 +72,7 @@ class Names:
         return self._paths[id(module)][0] if module in self else None
 
     def module(self, module: nn.Module | None) -> str:
-        """A module in a sentence: ``blocks.0.fc (Linear)``; empty of none."""
+        """Return a module in a sentence: ``blocks.0.fc (Linear)``; empty of none."""
         if module is None:
             return ""
         kind = type(module).__name__
@@ -84,19 +85,20 @@ class Names:
         return f"the {kind} itself" if variable == "model" else f"{variable} ({kind})"
 
     def variable(self, module: nn.Module | None) -> str:
-        """A module as the program would write it: ``net.blocks[0].fc``."""
+        """Return a module as the program would write it: ``net.blocks[0].fc``."""
         variable, path = self._variables.get(id(module), ("module", ""))
         parts = (f"[{part}]" if part.isdigit() else f".{part}" for part in path.split(".") if part)
         return variable + "".join(parts)
 
     def modules(self) -> Iterator[tuple[str, nn.Module]]:
-        """All modules with their paths."""
+        """Yield all modules with their paths."""
         yield from self._paths.values()
 
     def state(self, tensor: object) -> NamedState | None:
         """The parameter or buffer that a value is, or is a view of; ``None`` if it is neither."""
         named = self._states.get(id(tensor))
         if named is None and isinstance(tensor, Tensor) and not tensor.is_inference():
+            # weight.t() is a view that a layer makes for one operation.
             named = self._states.get(id(tensor._base)) if tensor._is_view() else None
         return named
 
@@ -107,7 +109,7 @@ class Names:
 
 
 def _models(frames: Sequence[TracebackFrame]) -> list[tuple[str, nn.Module]]:
-    """The modules that frames hold, without those that stand in another of them."""
+    """Return the modules that frames hold, without those that stand in another of them."""
     models: dict[int, tuple[str, nn.Module]] = {}
     for frame in frames:
         for name, value in [("", frame.module)] if frame.is_torch else _held(frame):

@@ -66,6 +66,7 @@ class Origin(NamedTuple):
 def operands_of(frames: Sequence[TracebackFrame]) -> list[Operand]:
     """Return the operands of the operation that failed, from the innermost frame that tells."""
     for frame in reversed(frames):
+        # The frame that this one called.
         following = frames[frame.depth + 1 : frame.depth + 2]
         if frame.is_user and following and following[0].is_engine:
             return []  # What a backward failed with is not what it was started with.
@@ -86,6 +87,7 @@ def _operands(frame: TracebackFrame) -> Iterator[Operand]:
             continue
         text, value = written(node, frame.file), frame.value_of(node)
         items = value if type(value) in (list, tuple) else ()
+        # torch.cat(xs): each tensor of the list is an operand.
         if any(isinstance(one, Tensor) for one in items):
             for at, item in enumerate(items):
                 yield Operand(f"{text}[{at}]", item, frame.depth)
@@ -94,7 +96,7 @@ def _operands(frame: TracebackFrame) -> Iterator[Operand]:
 
 
 def parts_of_expression(node: ast.AST | None) -> list[ast.expr]:
-    """The expressions whose values an operation takes."""
+    """Return the expressions whose values an operation takes."""
     if isinstance(node, ast.Call):
         own = [node.func.value] if isinstance(node.func, ast.Attribute) else []
         return [*own, *node.args, *(keyword.value for keyword in node.keywords)]
@@ -112,7 +114,7 @@ def parts_of_expression(node: ast.AST | None) -> list[ast.expr]:
 
 
 def shape_text(value: Any) -> str:
-    """A tensor as ``float32[2, 3]``, with its device if that is not the CPU."""
+    """Return a tensor as ``float32[2, 3]``, with its device if that is not the CPU."""
     if value is MISSING:
         return ""
     if not isinstance(value, Tensor):
@@ -124,12 +126,12 @@ def shape_text(value: Any) -> str:
 
 
 def dtype_text(value: object) -> str:
-    """The dtype of a tensor, such as ``float32``; ``?`` of what is none."""
+    """Return the dtype of a tensor, such as ``float32``; ``?`` of what is none."""
     return str(value.dtype).removeprefix("torch.") if isinstance(value, Tensor) else "?"
 
 
 def bounds_of(value: object) -> tuple[float, float] | None:
-    """The least and the greatest element; ``None`` where they cannot be read at once.
+    """Return the least and the greatest element; ``None`` where they cannot be read at once.
 
     On a GPU reading would wait for it, and fail after an error of a kernel. Inside a transform, or
     a mode of the program, it would not run by itself.
@@ -141,6 +143,7 @@ def bounds_of(value: object) -> tuple[float, float] | None:
         return None
     if value.is_complex() or value.dtype is torch.bool:
         return None
+    # detach(), since the graph of the program must not get a node.
     low, high = value.detach().aminmax()
     return float(low), float(high)
 
@@ -160,6 +163,8 @@ def origin_of(operand: Operand, frames: Sequence[TracebackFrame], names: Names) 
         kind = "parameter" if isinstance(value, nn.Parameter) else "parameter or buffer"
         return Origin(f"the {kind} {state.name}", operand.text, state.module, is_state=True)
     name, argument = operand.text, ""
+    # Outwards from where the expression stands: an argument is followed to what the caller
+    # assigned.
     for frame in reversed(frames[: operand.depth + 1]):
         if isinstance(frame.owner, nn.Sequential) and frame.is_torch:
             before = _before_in(frame)
@@ -170,10 +175,12 @@ def origin_of(operand: Operand, frames: Sequence[TracebackFrame], names: Names) 
         held = [key for key, one in frame.own_names.items() if one is value]
         if not held:
             continue
+        # The innermost name of the program's that still holds the very tensor.
         name = name if name in held else held[0]
         made = [one for key in held for one in assignments_of(frame, key)]
         if made:
             return _from_assignments(made, frame, name, names, value)
+        # The first names of co_varnames are the positional arguments.
         if held[0] in frame.code.co_varnames[: frame.code.co_argcount]:
             argument = f"an argument of {frame.code.co_name}"
     if frames[operand.depth].is_torch and not argument and name == operand.text:
@@ -195,6 +202,8 @@ def _handed_over(frames: Sequence[TracebackFrame], depth: int) -> Iterator[tuple
         frames: of the exception.
         depth: number of a frame of PyTorch.
     """
+    # Up to the frame that the program itself called: F.linear within nn.Linear is called by
+    # PyTorch.
     while depth and frames[depth - 1].is_torch:
         depth -= 1
     frame, caller = frames[depth], frames[depth - 1]
@@ -208,6 +217,7 @@ def _handed_over(frames: Sequence[TracebackFrame], depth: int) -> Iterator[tuple
         if varname not in ("self", "cls")
     ]
     values = [_unless_assigned(frame, name) for name in names]
+    # The name of *args follows those of positional and keyword-only arguments.
     if code.co_flags & inspect.CO_VARARGS:
         rest = held.get(code.co_varnames[code.co_argcount + code.co_kwonlyargcount])
         values += rest if isinstance(rest, tuple) else ()
@@ -222,12 +232,13 @@ def _handed_over(frames: Sequence[TracebackFrame], depth: int) -> Iterator[tuple
 
 
 def _unless_assigned(frame: TracebackFrame, name: str) -> Any:
-    """An argument of a function that still has the value with which it was called."""
+    """Return an argument of a function that still has the value with which it was called."""
+    # PyTorch's functions often assign to their arguments (input = input.contiguous()).
     return MISSING if assignments_of(frame, name) else frame.frame.f_locals.get(name, MISSING)
 
 
 def _before_in(frame: TracebackFrame) -> nn.Module | None:
-    """The module of a Sequential that ran before the one that is running."""
+    """Return the module of a Sequential that ran before the one that is running."""
     children = list(frame.owner._modules.values())
     running = frame.names.get("module")
     at = [number for number, one in enumerate(children) if one is running]

@@ -67,7 +67,8 @@ def called_out_of_place(call: ast.AST | None) -> str:
 
 
 def _without_underscores(call: ast.Call) -> tuple[ast.Call | None, ast.expr]:
-    """A chain of calls in place as one out of place, and what it begins at."""
+    """Return a chain of calls in place as one out of place, and what it begins at."""
+    # Trees are cached for all notes, so none is changed.
     changed = copy.deepcopy(call)
     node: ast.expr = changed
     while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):

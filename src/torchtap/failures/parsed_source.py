@@ -30,7 +30,7 @@ _CLOSE = (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.List, ast.Dict)
 
 
 def source_tree(file: str) -> ast.Module | None:
-    """The source of a file, parsed; ``None`` where it is not there."""
+    """Return the source of a file, parsed; ``None`` where it is not there."""
     source = "".join(linecache.getlines(file))
     return _parsed(source, 1) if source else None
 
@@ -39,7 +39,7 @@ def source_tree(file: str) -> ast.Module | None:
 # names and positions have the same tree, whatever the file.
 @lru_cache(maxsize=1024)
 def function_tree(code: CodeType, line: int) -> ast.AST | None:
-    """The source of a function; of the file, where the code is that of a file or of a class.
+    """Return the source of a function; of the file, where the code is that of a file or of a class.
 
     Args:
         code: of the function.
@@ -77,11 +77,12 @@ def expression_at(code: CodeType, instruction: int, line: int) -> ast.AST | None
     if tree is None or place is None:
         return None
     nodes = [node for node in _nodes_around(tree, place) if _position_of(node) == place]
+    # Of nodes at the same place (a statement of one expression) the innermost.
     return nodes[-1] if nodes else None
 
 
 def lambda_at(code: CodeType, instruction: int, line: int) -> ast.AST | None:
-    """The innermost lambda around an instruction; else what :func:`function_tree` gives."""
+    """Return the innermost lambda around an instruction; else what :func:`function_tree` gives."""
     tree, place = function_tree(code, line), _place_in(code, instruction)
     if tree is None or place is None:
         return tree
@@ -91,6 +92,8 @@ def lambda_at(code: CodeType, instruction: int, line: int) -> ast.AST | None:
 
 def _place_in(code: CodeType, instruction: int) -> Place | None:
     """Return where the expression of an instruction stands; ``None`` if Python did not keep it."""
+    # An instruction has two bytes, its caches included; co_positions() has one entry for each (PEP
+    # 657).
     number = instruction // 2
     for place in islice(code.co_positions(), number, number + 1):
         return None if None in place else place  # type: ignore[return-value]
@@ -98,7 +101,7 @@ def _place_in(code: CodeType, instruction: int) -> Place | None:
 
 
 def _nodes_around(tree: ast.AST, place: Place) -> Iterator[ast.AST]:
-    """The nodes that a place may be a part of, outermost first."""
+    """Yield the nodes that a place may be a part of, outermost first."""
     todo: list[ast.AST] = [tree]
     for node in todo:  # Grows as it goes.
         yield node
@@ -123,6 +126,7 @@ def written(node: ast.AST, file: str = "") -> str:
     if last is None or len(lines) < last:
         return " ".join(ast.unparse(node).split())
     first, start, end = node.lineno, node.col_offset, node.end_col_offset  # type: ignore[attr-defined]
+    # ast counts columns in bytes of UTF-8, and not in characters.
     parts = [line.encode() for line in lines[first - 1 : last]]
     if len(parts) > 1 and any(b"#" in one for one in parts):
         return " ".join(ast.unparse(node).split())  # In one line, a comment would hide the rest.
@@ -132,7 +136,7 @@ def written(node: ast.AST, file: str = "") -> str:
 
 
 def grouped(text: str) -> str:
-    """An expression as it stands before ``.method()``, ``[...]`` or an operator.
+    """Return an expression as it stands before ``.method()``, ``[...]`` or an operator.
 
     In parentheses, but where it binds as closely by itself. A text that is no expression stays.
     """
@@ -181,14 +185,14 @@ def _without_definitions(lines: list[str], code: CodeType) -> str:
 
 
 def _last_line(code: CodeType) -> int:
-    """The last line of a function or class that Python knows of, with those inside of it."""
+    """Return the last line of a function or class that Python knows of, with those inside of it."""
     own = max((line for _, _, line in code.co_lines() if line), default=code.co_firstlineno)
     inner = (_last_line(const) for const in code.co_consts if isinstance(const, CodeType))
     return max((own, *inner))
 
 
 def _definition(lines: list[str], first: int, last: int) -> ast.AST | None:
-    """The definition that begins on a line, and reaches to another one at least."""
+    """Return the definition that begins on a line, and reaches to another one at least."""
     if not 0 < first <= len(lines) or not lines[first - 1].lstrip().startswith(_DEFS):
         return None
     indent = _indent(lines[first - 1])
@@ -196,6 +200,7 @@ def _definition(lines: list[str], first: int, last: int) -> ast.AST | None:
         tree = _parsed("".join(lines[first - 1 : end]), first)
         if tree is not None:
             definition: ast.AST = tree.body[0]
+            # An indented definition was parsed inside of ``if 1:``, see _parsed().
             if indent and isinstance(definition, ast.If):
                 definition = definition.body[0]
             is_definition = isinstance(definition, ast.FunctionDef | ast.AsyncFunctionDef)
@@ -244,6 +249,7 @@ def _parsed(source: str, first: int) -> ast.Module | None:
         source: the lines. Where they are indented, the result is an ``if`` around them.
         first: the number of the first of them.
     """
+    # Empty lines in front give the nodes the numbers that they have in the file.
     head = "\n" * (first - 1)
     if source[:1] in " \t":
         head = "\n" * (first - 2) + "if 1:\n"

@@ -13,7 +13,12 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from torchtap.failures.catalogue.objects import none_handed_over, unpacked
-from torchtap.failures.catalogue.values_given import checkpoint_of, encoding_of, modules_in
+from torchtap.failures.catalogue.values_given import (
+    checkpoint_of,
+    encoding_of,
+    modules_in,
+    tensors_in,
+)
 from torchtap.failures.failure import Failure
 from torchtap.failures.traceback_frame import TracebackFrame
 
@@ -160,6 +165,8 @@ CONDITIONS: dict[str, Callable[[Failure], bool]] = {
     "more names than values": lambda failure: bool(unpacked(failure)[0]),
     "None in a function": lambda failure: bool(none_handed_over(failure)),
     "number that is one already": lambda failure: failure.frames[-1].is_user,
+    "tuple of gradients": lambda failure: bool(tensors_in(failure)),
+    "list that is moved": lambda failure: bool(tensors_in(failure)),
     "module among tensors": lambda failure: bool(modules_in(failure)),
     "key of a checkpoint": lambda failure: checkpoint_of(failure) is not None,
     "forward of a function": _is_forward_of_a_function,

@@ -67,6 +67,7 @@ class WriteRecording(TorchFunctionMode):
         if torch.compiler.is_compiling():  # Dynamo traces what stands here into its graph.
             return func(*args, **kwargs)
         with without_torch_functions():
+            # The version counter tells of a write, whatever the operation is called.
             before = [(one, one._version) for one in _tensors(args, kwargs)]
         result = func(*args, **kwargs)
         with without_torch_functions():
@@ -83,12 +84,14 @@ class WriteRecording(TorchFunctionMode):
         if writes and tensor._version <= writes[-1].version:
             writes.clear()  # The memory belongs to another tensor now.
         writes.append(_write(before, tensor._version, frame))
+        # A buffer that is written in each step must not let the record grow.
         del writes[:-_MOST_WRITES]
         if len(self._writes) > _MOST_STORAGES:
+            # Dicts keep the order of insertion: the memory that was first written.
             del self._writes[next(iter(self._writes))]
 
     def writes_into(self, tensor: Tensor, *, since: int) -> list[WriteAt]:
-        """The writes into the memory of a tensor after it had a version."""
+        """Return the writes into the memory of a tensor after it had a version."""
         address = _address(tensor)
         return [one for one in self._writes.get(address or 0, ()) if one.version > since]
 
@@ -167,7 +170,7 @@ def _address(tensor: Tensor) -> int | None:
 
 
 def _write(before: int, version: int, frame: FrameType | None) -> WriteAt:
-    """The innermost line of the program, and the module that was running."""
+    """Return the innermost line of the program, and the module that was running."""
     file, line, module, compiled = "", 0, None, ""
     is_compiled = False
     while frame is not None and (not file or module is None):

@@ -90,7 +90,7 @@ def first_of(*rows: SituationRow, facts: Facts) -> Situation:
 
 
 def _operands(failure: Failure, about: str) -> tuple[list[Operand], Details]:
-    """The operands that a row is about, and their descriptions."""
+    """Return the operands that a row is about, and their descriptions."""
     if about == "tensors":
         return failure.tensors, failure.details()
     if about == "argument":
@@ -116,6 +116,7 @@ class _Words(dict[str, Any]):
         self._operands = operands
 
     def __missing__(self, word: str) -> object:
+        # Looked up by name when the template asks, since an origin costs a walk through the graph.
         head, _, kind = word.rpartition("_")
         match kind:
             case "it":

@@ -92,7 +92,7 @@ class TracebackFrame:
 
     @property
     def module(self) -> nn.Module | None:
-        """The module whose method this is."""
+        """Return the module whose method this is."""
         owner = self.owner
         # An error in a constructor, before super().__init__(), finds a module without its tables.
         is_made = isinstance(owner, nn.Module) and "_modules" in vars(owner)
@@ -100,12 +100,12 @@ class TracebackFrame:
 
     @property
     def text(self) -> str:
-        """The line of source; empty where there is none."""
+        """Return the line of source; empty where there is none."""
         return line_text(self.file, self.line, self.frame)
 
     @cached_property
     def names(self) -> dict[str, Any]:
-        """The names of the function, and those of the file that the function uses."""
+        """Return the names of the function, and those of the file that the function uses."""
         known = {
             name: self.frame.f_globals[name]
             for name in self.code.co_names
@@ -125,13 +125,13 @@ class TracebackFrame:
 
     @property
     def function(self) -> ast.AST | None:
-        """The source of the function, or of the file where the frame is that of the file."""
+        """Return the source of the function, or of the file where the frame is that of the file."""
         if self.code.co_name == "<lambda>":
             return lambda_at(self.code, self._instruction, self.line)
         return function_tree(self.code, self.line)
 
     def calls_of(self, *methods: str) -> Iterator[ast.Call]:
-        """The calls of methods of some names that stand in the running function."""
+        """Yield the calls of methods of some names that stand in the running function."""
         for node in ast.walk(self.function) if self.function is not None else ():
             if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in methods:
                 yield node
@@ -164,7 +164,7 @@ class TracebackFrame:
 
 
 def line_of(node: ast.AST, file: str) -> str:
-    """An expression or statement of a file as ``net.py:12: self.fc(x)``."""
+    """Return an expression or statement of a file as ``net.py:12: self.fc(x)``."""
     line = node.lineno  # type: ignore[attr-defined]
     return f"{shown_file(file)}:{line}: {written(node, file)}"
 
@@ -182,7 +182,7 @@ def _item_of(value: Any, key: Any) -> Any:
 
 
 def frames_of(error: BaseException) -> tuple[TracebackFrame, ...]:
-    """The frames that an exception passed, outermost first.
+    """Return the frames that an exception passed, outermost first.
 
     Frames of torchtap, and of PyTorch's dispatch to a recording of writes, are left out.
     """

@@ -52,7 +52,7 @@ class Write(NamedTuple):
 
 
 def writes_in(file: str) -> Iterator[Write]:
-    """All places of a file that look as if they wrote into a tensor."""
+    """Yield all places of a file that look as if they wrote into a tensor."""
     tree = source_tree(file)
     for node in ast.walk(tree) if tree is not None else ():
         found = _written(node)
@@ -102,7 +102,7 @@ def writer_of(
     names: Names,
     since: int,
 ) -> tuple[str, list[Write]]:
-    """The places that have overwritten a tensor, or may have.
+    """Return the places that have overwritten a tensor, or may have.
 
     Args:
         tensor: what was overwritten, if it is still there.
@@ -115,6 +115,7 @@ def writer_of(
         how certain it is (``written by``, ``perhaps by`` or ``one of``), and the places.
     """
     recorded = [] if tensor is None else recorded_writes(tensor, since=since)
+    # By certainty: what was seen, what autograd's node names, what ran for certain, what may have.
     if recorded:
         return CERTAIN, [_seen(one, names) for one in recorded]
     placed = None if writer is None else place_of_node(writer, names)[1]
@@ -131,11 +132,13 @@ def writer_of(
         one
         for file in _files(frames, names)
         for one in writes_in(file)
+        # x[i] = y may be a copy_, an index_put_ or a fill_: its source fits any of them.
         if kind in ("", _ANY_WRITE, one.operation) or one.operation == _ANY_WRITE
         if not _is_no_tensor(one, frames, names)
     ]
     fitting.sort(key=_is_far(frames, names))  # The note has room for some.
     writers = [*(_of_module(one, names) for one in alike), *(one for one, _ in known), *fitting]
+    # A module's forward may be found by several ways.
     writers = list({one.text: one for one in writers}.values())
     return "perhaps by" if len(writers) == 1 else "one of", writers
 
@@ -149,7 +152,7 @@ def _of_module(module: nn.Module, names: Names) -> Write:
 
 
 def _seen(write: WriteAt, names: Names) -> Write:
-    """A write that was recorded, in words."""
+    """Return a write that was recorded, in words."""
     at = f"{shown_file(write.file)}:{write.line}"
     if write.compiled:
         text = f"{write.compiled} ({at}), which torch.compile compiled: its lines are not recorded"
@@ -169,6 +172,7 @@ def _known_writes(
             continue
         for one in writes_in(frame.file):
             target = one.target if _is_of(frame, one, frame.line) else None
+            # x[0][1] += 1 writes into the memory of x.
             while isinstance(target, ast.Subscript):
                 target = target.value
             value = None if target is None else frame.value_of(target)
@@ -202,6 +206,7 @@ def _is_no_tensor(write: Write, frames: Sequence[TracebackFrame], names: Names) 
 def _is_far(frames: Sequence[TracebackFrame], names: Names) -> Callable[[Write], bool]:
     """Return a test whether a write stands in no running function, and in no method of a module."""
     kinds = {type(one) for _, one in names.modules()}
+    # All methods: a forward may write by a helper of its class.
     codes = [getattr(one, "__code__", None) for kind in kinds for one in vars(kind).values()]
     ranges = [
         (code.co_filename, code.co_firstlineno, max(line for _, _, line in code.co_lines() if line))

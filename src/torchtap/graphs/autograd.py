@@ -193,6 +193,7 @@ def _walk(ids: dict[Any, int], starts: Sequence[Any]) -> tuple[list[Any], list[E
         for slot, (following, output) in enumerate(node.next_functions):
             if following is None:
                 continue
+            # A node is numbered when it is first met, and its edges are kept each time.
             number = ids.get(following)
             if number is None:
                 if len(nodes) >= MOST_NODES:
@@ -324,6 +325,8 @@ class _Reader:
         role, note = next((one for one in roles if one[0] != ACTIVATION), (ACTIVATION, ""))
         nbytes = 0
         if role == ACTIVATION:
+            # Memory is counted once, for the node that saved it first; what has no address counts
+            # each time.
             fresh = [block for block in blocks if not block[0] or block[0] not in self._counted]
             self._counted.update(number for number, _ in fresh)
             nbytes = sum(size for _, size in fresh)

@@ -64,6 +64,8 @@ def lay_out(
     chains, edges, owner = {}, list[tuple[int, int]](), list(range(num))
     for start, end in wanted:
         chain = [start]
+        # An arrow that passes ranks gets a place in each of them, as if it were a box, so that
+        # boxes make room for it.
         for rank in range(ranks[start] + 1, ranks[end]):
             chain.append(len(owner))
             owner.append(-1)
@@ -86,6 +88,7 @@ def lay_out(
 def _ranks(num: int, arrows: Sequence[tuple[int, int]]) -> list[int]:
     """Return the rank of each box: arrows go to higher ranks, and are short."""
     ranks = [0] * num
+    # Arrows lead to higher numbers: by their ends, each rank is final before it is read.
     for start, end in sorted(arrows, key=lambda arrow: arrow[1]):
         ranks[end] = max(ranks[end], ranks[start] + 1)
     # What may stand lower, and has no more arrows coming in than going out, stands right above what
@@ -145,6 +148,7 @@ def _positions(
             reach += wide[box] + _GAP
     for sweep in range(_SWEEPS):
         is_down = sweep % 2 == 0
+        # The last sweeps look both ways, or the boxes would lean to the side that was swept last.
         both = sweep >= _SWEEPS - 2
         for row in rows if is_down else reversed(rows):
             _place(row, x, wide, is_bend, *_near(above, below, is_down=is_down, both=both))
@@ -183,7 +187,11 @@ def _place(
         wish = sum(x[n] for n in near) / len(near) if near else x[box]
         straight = is_bend[box] and all(is_bend[n] for n in near)
         weight = (_STRAIGHT if straight else 1.0) if near else 0.1
+        # Less what must be left of it: blocks that want the same first place then stand side by
+        # side.
         block = (wish - reach, weight, [box])
+        # Blocks that would overlap become one, at the mean of their wishes (pool adjacent
+        # violators).
         while blocks and blocks[-1][0] > block[0]:
             mean, heavy, boxes = blocks.pop()
             total = heavy + block[1]

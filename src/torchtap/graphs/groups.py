@@ -150,7 +150,7 @@ class _Calls:
         self._times: Counter[str] = Counter()
 
     def enter(self, path: str | None) -> int:
-        """The call of the innermost module around a node; -1 for none."""
+        """Return the call of the innermost module around a node; -1 for none."""
         if path is None:
             self._open.clear()
             return OUTSIDE

@@ -180,6 +180,7 @@ class Trace:
 
     def finish(self, output: Any) -> list[tuple[str, Tensor]]:
         """End the trace of a forward; returns the tensors that it returned, by name."""
+        # A forward that raised leaves its modules on the stack: no hook heard of their end.
         self._raised.update(one.id for one in self._stack)
         if self._stack:
             self._end(self._stack[-1])
@@ -261,6 +262,7 @@ class Trace:
         tensors = [tensor for _, tensor in leaves(output)]
         types = tuple(map(type_of, tensors))
         self.calls[done.id] = call = replace(self.calls[done.id], outputs=types)
+        # A module of the program's own with several operations is shown by these.
         if not done.has_children and (_is_of_torch(module) or len(done.items) < 2):
             self._merge(done, call, tensors)
         self.events.append((sequence_number(), self._stack[-1].id if self._stack else OUTSIDE))
@@ -343,6 +345,7 @@ class Trace:
         for tensor in tensors:
             self._made[tensor] = number
             base = tensor._base if tensor._is_view() else None
+            # A write into a view changes its base too, which is then made by this operation.
             if item.name.endswith("_") and base is not None:
                 self._made[base] = number
             if tensor.grad_fn is not None:
@@ -353,6 +356,8 @@ class Trace:
         """Return the item that made a tensor; a new one where no function was seen to."""
         source, node = self._made.get(tensor), tensor.grad_fn
         is_custom = isinstance(node, BackwardCFunction)
+        # Of a custom function the mode sees what ran inside it, without gradients: the node is what
+        # counts.
         if node is None or (source is not None and not is_custom):
             return source
         if node in self._nodes:
@@ -372,6 +377,7 @@ class Trace:
     def _behind(self, node: Any) -> set[int]:
         behind: set[int] = set()
         todo, seen = [node], {node}
+        # A graph that was made before this forward may be of any size.
         while todo and len(seen) < MOST_HIDDEN:
             for following, _ in todo.pop().next_functions:
                 if following is None or following in seen:
@@ -398,6 +404,8 @@ class _Functions(TorchFunctionMode):
         if current_task() != -1 or self._trace.is_busy:
             return func(*args, **(kwargs or {}))
         tensors = [leaf for leaf in _pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        # Before it runs: an operation in place changes requires_grad and grad_fn of its own
+        # argument.
         taken = self._trace.taken(tensors)
         result = func(*args, **(kwargs or {}))
         if taken:

@@ -127,7 +127,7 @@ class CallFollower(Generic[OneCall]):
         self,
         module: nn.Module,
         *,
-        before: ModuleHook[Any] | None = None,
+        before: ModuleHook[Any] | NativeHook | None = None,
         after: ModuleHook[Any] | NativeHook | None = None,
         number: int | None = None,
         is_first: bool = False,

@@ -1,4 +1,4 @@
-"""Numbers the calls of one module within a step."""
+"""Numbers the calls of one module within a step. The native ones (``calls.c``) do the same."""
 
 from __future__ import annotations
 
@@ -20,6 +20,10 @@ class StepCounter:
 
     def __init__(self) -> None:
         self.current = 0
+
+    def new_numbers(self) -> CallNumbers:
+        """Make the numbers of the calls of a module."""
+        return CallNumbers(self)
 
 
 class CallNumbers:

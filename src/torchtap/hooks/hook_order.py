@@ -36,6 +36,8 @@ def put_by_role(table: MutableMapping[int, Any], key: int) -> None:
         behind = [] if first is None else others[others.index(first) :]
     else:
         behind = []
+    # A key that is taken out and put in again goes to the end of an OrderedDict: so they end behind
+    # the new hook, in their order.
     for other in behind:
         table[other] = table.pop(other)
 
@@ -56,6 +58,7 @@ def order_with(
         if key in resting:
             order.insert(place, key)
             place += 1
+        # Hooks that were put on meanwhile are not in ``before``; they stay where they are.
         elif key in table:
             place = order.index(key) + 1
     return order
@@ -77,6 +80,7 @@ def put_back(
     place = len([other for other in order[: order.index(key)] if other in table])
     if hook.role == WATCH_AFTER:
         edits = [at for at, other in enumerate(others) if _role(table[other]) == EDIT]
+        # Or an edit that was made while this hook rested would be read by no one.
         place = max([place, *(at + 1 for at in edits)])
     table[key] = hook
     for other in others[place:]:

@@ -44,7 +44,7 @@ class Editing(Protocol):
     serial: int
 
     def mark(self, tensor: Tensor, name: str) -> Tensor:
-        """The tensor to go on with."""
+        """Return the tensor to go on with."""
 
 
 # tt.mark knows neither the model nor its hooks: these sets are its only way to watches and edits.

@@ -103,7 +103,7 @@ class ModuleHook(Generic[Owner]):
 
 
 class NativeHook(partial):  # type: ignore[type-arg]
-    """A native function as a hook on a module, in front of a hook of ours that is called by it.
+    """A native function as a hook on a module, in front of a hook of ours that does the rest.
 
     Its second argument is that hook, and the first what the function knows. The compiler traces the
     hook itself, see :func:`trace_as`.
@@ -122,6 +122,14 @@ class NativeHook(partial):  # type: ignore[type-arg]
     __getattr__ = _without_name
     __deepcopy__ = __copy__ = _as_nothing
     __reduce__ = _reduced
+
+
+class NativePreHook(NativeHook):
+    """A native forward pre-hook."""
+
+    __slots__ = ()
+
+    with_kwargs = always_call = False
 
 
 OWN_HOOKS = (ModuleHook, NativeHook)

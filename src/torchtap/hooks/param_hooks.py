@@ -129,6 +129,7 @@ class SeenParams:
     def _states_now(self) -> list[tuple[int, bool]]:
         modules = [module for ref in self._modules if (module := ref()) is not None]
         return [
+            # The address of the C++ tensor: swap_tensors exchanges it between two Python objects.
             (param._cdata, param.requires_grad)
             for module in modules
             for param in module._parameters.values()

@@ -108,6 +108,7 @@ class SavedHooksScope:
         if puts_on:
             push(self.pair)  # Raises where hooks are forbidden: nothing has begun, then.
             thread.below.append(below)
+        # Noted for each block, since only the one that put the pair on takes it off.
         thread.blocks.append(puts_on)
 
     def end(self) -> None:
@@ -159,6 +160,7 @@ class SavedHooksScope:
         if not self._is_off:
             return
         for thread, outermost in list(self._outermost.items()):
+            # A call that a BaseException ended never reports; its frame tells.
             if outermost.is_over():
                 self._outermost.pop(thread, None)
         if not self._outermost:
@@ -174,6 +176,7 @@ class SavedHooksScope:
         self.entered.add(tap.path)
         # Frame 0 is this function, 1 the hook, 2 nn.Module's own call, which ends with the module.
         call = _ScopedCall(tap, sys._getframe(2), puts_on=puts_on)
+        # Read by detach() in another thread, which cannot see this thread's stack.
         self._outermost.setdefault(call.thread, call)
         thread.stack.append(call)
         if puts_on:

@@ -12,7 +12,7 @@ from torchtap.core.absence import Absence
 from torchtap.core.ports import FLOW_PORTS
 from torchtap.core.site import Site
 from torchtap.core.tree import Unseen
-from torchtap.hooks.call_numbers import CallNumbers, StepCounter
+from torchtap.hooks.call_numbers import StepCounter
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -134,8 +134,8 @@ class Tap:
         self.filters = filters
         self.states: dict[tuple[str, str], SiteState | None] = {}
         steps = StepCounter() if steps is None else steps
-        self.call_numbers = CallNumbers(steps)
-        self.call_numbers_in_backward = CallNumbers(steps)
+        self.call_numbers = steps.new_numbers()
+        self.call_numbers_in_backward = steps.new_numbers()
         self.unidentified: Counter[str] = Counter()
         self.raised: Counter[str] = Counter()
         self.has_run = self.has_trained = self.is_in_graph = False

@@ -52,6 +52,7 @@ class TapFollower(CallFollower[OneCall]):
     Args:
         plan: which modules are tapped.
         make_tap: makes a tap of a path, its filters, and the ``steps`` of this object.
+        steps: counts the steps.
 
     Attributes:
         taps: path -> tap.
@@ -62,9 +63,14 @@ class TapFollower(CallFollower[OneCall]):
         dynamo_setting: lets code that is compiled from now on depend on hooks.
     """
 
-    def __init__(self, plan: Plan, make_tap: Callable[..., Tap] = Tap) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        make_tap: Callable[..., Tap] = Tap,
+        steps: StepCounter | None = None,
+    ) -> None:
         super().__init__()
-        self._steps = StepCounter()
+        self._steps = StepCounter() if steps is None else steps
         self._make_tap = partial(make_tap, steps=self._steps)
         self.taps = {one.path: self._make_tap(one.path, one.filters) for one in plan.taps}
         self.root = self.taps.get("") or self._make_tap("", {})
@@ -93,9 +99,9 @@ class TapFollower(CallFollower[OneCall]):
         self,
         module: nn.Module,
         *,
-        before: ModuleHook[Any] | None,
+        before: ModuleHook[Any] | NativeHook | None,
         after: TapHook[Any] | NativeHook | None,
-        counter: ModuleHook[Any],
+        counter: ModuleHook[Any] | NativeHook,
         number: int | None = None,
     ) -> None:
         """Put the hooks of one tap on a module, so that its calls can be counted.

@@ -40,6 +40,7 @@ class TensorHooks:
             tensor._backward_hooks = hooks
             tensor.grad_fn._register_hook_dict(tensor)  # type: ignore[union-attr]
             self.tables.append(weakref.ref(hooks))
+            # The hook is its own key, so no number has to be drawn for a handle.
             hooks[hook] = hook
         else:
             self.join(hooks, hook)

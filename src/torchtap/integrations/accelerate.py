@@ -125,5 +125,5 @@ class _Steps:
 
 
 def watch_class() -> type[AccelerateWatch]:
-    """The class itself: it imports nothing of Accelerate."""
+    """Return the class itself: it imports nothing of Accelerate."""
     return AccelerateWatch

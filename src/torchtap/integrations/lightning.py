@@ -96,7 +96,7 @@ class LightningEvents(WatchedTraining):
 
 @cache
 def watch_class() -> type[LightningEvents]:
-    """The callback, as a subclass of the one that Lightning wants: of each package in use.
+    """Return the callback, as a subclass of the one that Lightning wants: of each package in use.
 
     Raises:
         MissingExtraError: Lightning is not installed.

@@ -68,7 +68,7 @@ class LoggedHistogram:
 
     @property
     def tag(self) -> str:
-        """``histogram/fc:output``."""
+        """Return ``histogram/fc:output``."""
         return tag_of("histogram", self.site, self.phase)
 
 

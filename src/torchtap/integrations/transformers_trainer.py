@@ -79,7 +79,7 @@ class TrainerEvents(WatchedTraining):
 
 @cache
 def watch_class() -> type[TrainerEvents]:
-    """The callback, as a subclass of the one that transformers wants.
+    """Return the callback, as a subclass of the one that transformers wants.
 
     Raises:
         MissingExtraError: transformers is not installed.

@@ -75,7 +75,7 @@ class WatchedTraining:
 
     @property
     def watch(self) -> Watch:
-        """The watch of the training that runs, or of the last one.
+        """Return the watch of the training that runs, or of the last one.
 
         Raises:
             CaptureError: no training has begun.
@@ -89,7 +89,7 @@ class WatchedTraining:
 
     @property
     def run(self) -> Run:
-        """All that was kept of that training so far.
+        """Return all that was kept of that training so far.
 
         Raises:
             CaptureError: no training has begun, or none of the sinks can be read again.

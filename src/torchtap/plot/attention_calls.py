@@ -219,7 +219,7 @@ class _Watcher:
                 self._add(self._by_heads(weights[1]), GIVEN)
 
     def _by_heads(self, weights: Tensor) -> Tensor:
-        """``[B, heads, L, S]``, where batch and heads may be one dimension."""
+        """Return ``[B, heads, L, S]``, where batch and heads may be one dimension."""
         queries, keys = weights.shape[-2:]
         rows = self._rows if self._rows and not weights.shape[0] % self._rows else len(weights)
         return weights.reshape(rows, -1, queries, keys)
@@ -234,7 +234,7 @@ class _Watcher:
 
 
 def _of_product(args: Any, kwargs: Mapping[str, Any]) -> tuple[Tensor | None, str]:
-    """The weights of ``scaled_dot_product_attention``, which gives none."""
+    """Return the weights of ``scaled_dot_product_attention``, which gives none."""
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     query, key = given["query"], given["key"]
@@ -255,7 +255,7 @@ def _of_product(args: Any, kwargs: Mapping[str, Any]) -> tuple[Tensor | None, st
 def _of_multi_head(
     func: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]
 ) -> tuple[Tensor | None, str]:
-    """The weights of each head of ``multi_head_attention_forward``, called once more."""
+    """Return the weights of each head of ``multi_head_attention_forward``, called once more."""
     bound = inspect.signature(func).bind(*args, **kwargs)
     bound.arguments.update(need_weights=True, average_attn_weights=False, training=False)
     _, weights = func(*bound.args, **bound.kwargs)

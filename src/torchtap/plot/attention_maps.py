@@ -78,7 +78,7 @@ def attention(
 
 
 def _at(found: Sequence[Attention], layer: str) -> list[Attention]:
-    """The attentions at a path, in a block, or of a pattern."""
+    """Return the attentions at a path, in a block, or of a pattern."""
     if WILDCARDS & set(layer) or layer.startswith("re:"):
         pattern = Pattern.parse(layer)
         chosen = [one for one in found if pattern.matches_module(one.path)]
@@ -95,7 +95,7 @@ def _at(found: Sequence[Attention], layer: str) -> list[Attention]:
 
 
 def _layers(ax: Axes | None, found: Sequence[Attention], model: str) -> Figure:
-    """A panel for each attention."""
+    """Return a panel for each attention."""
     chosen = [found[place] for place in spread(len(found), _MOST_PANELS)]
     maps = [
         None if one.weights is None else one.weights[0].double().mean(0).numpy() for one in chosen
@@ -113,7 +113,7 @@ def _layers(ax: Axes | None, found: Sequence[Attention], model: str) -> Figure:
 
 
 def _heads(ax: Axes | None, found: Sequence[Attention], layer: str) -> Figure:
-    """A panel for each head."""
+    """Return a panel for each head."""
     maps: list[Array | None] = []
     names: list[str] = []
     of: list[Attention] = []

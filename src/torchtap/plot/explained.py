@@ -191,7 +191,7 @@ def heading_of(what: str, values: Array) -> tuple[str, ...]:
 
 
 def _panels(row: Sequence[Pane]) -> list[_Panel]:
-    """The picture, and each map; of one map alone both as it is and over the picture."""
+    """Return the picture, and each map; of one map alone both as it is and over the picture."""
     if row[0].picture is None:
         return [_Panel(pane, "map") for pane in row]
     maps = [_Panel(row[0], "map")] if len(row) == 1 else []

@@ -26,7 +26,7 @@ def figure_class() -> type[Figure]:
 
 
 def color_map(name: str) -> Colormap:
-    """One of matplotlib's colour maps."""
+    """Return one of matplotlib's colour maps."""
     try:
         from matplotlib import colormaps
     except ImportError as error:
@@ -35,7 +35,7 @@ def color_map(name: str) -> Colormap:
 
 
 def pillow() -> Any:
-    """The module ``PIL.Image``."""
+    """Return the module ``PIL.Image``."""
     try:
         from PIL import Image
     except ImportError as error:
@@ -46,7 +46,7 @@ def pillow() -> Any:
 
 
 def drawn_tag(figure: Figure, name: str) -> str:
-    """A figure in HTML, as part of the page.
+    """Return a figure in HTML, as part of the page.
 
     Args:
         figure: is drawn.

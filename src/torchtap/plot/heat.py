@@ -42,7 +42,7 @@ def fault_of(values: Array) -> str:
 
 
 def range_of(values: Array) -> str:
-    """The smallest and the largest finite value, and what is not finite, in words.
+    """Return the smallest and the largest finite value, and what is not finite, in words.
 
     Example:
         >>> import numpy
@@ -81,12 +81,12 @@ def limits_of(arrays: Iterable[Array], clip: float = 0.0) -> Limits:
 
 
 def color_name(limits: Limits) -> str:
-    """The colour map of these limits: diverging where they are of both signs."""
+    """Return the colour map of these limits: diverging where they are of both signs."""
     return SIGNED if limits[0] < 0 else MAGNITUDE
 
 
 def colored(values: Array, limits: Limits) -> Array:
-    """``uint8[..., 4]``; magenta is what is not finite.
+    """Return ``uint8[..., 4]``; magenta is what is not finite.
 
     Args:
         values: floats of any shape.
@@ -103,7 +103,7 @@ def colored(values: Array, limits: Limits) -> Array:
 
 
 def blended(picture: Array, values: Array, limits: Limits, alpha: float) -> Array:
-    """A map's colours over a picture, ``uint8[H, W, 3]``.
+    """Return a map's colours over a picture, ``uint8[H, W, 3]``.
 
     Each channel is ``(1 - alpha) * picture + alpha * color``, rounded.
 

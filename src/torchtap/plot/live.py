@@ -32,7 +32,7 @@ class Followed(Protocol):
 
     @property
     def run(self) -> Run:
-        """The run that is drawn."""
+        """Return the run that is drawn."""
 
     def after_step(self, function: Callable[[int], object]) -> Callable[[], None]:
         """Call a function at the end of each step, until the result is called."""
@@ -61,7 +61,7 @@ class Live(Closable):
 
     @property
     def figure(self) -> Figure:
-        """The figure of the run as it is now."""
+        """Return the figure of the run as it is now."""
         return self._draw(self._run)
 
     def _follow(self, step: int) -> None:

@@ -240,7 +240,7 @@ def grid_shape(number_of_maps: int, *, square: int | None = None) -> tuple[int, 
 
 
 def _narrow_heading(maps: Maps, part: float) -> tuple[str, list[str]]:
-    """The heading of a panel of the overview: the site, and lines below it."""
+    """Return the heading of a panel of the overview: the site, and lines below it."""
     room = 0.9 * _PANEL * part
     site, kind, when = maps.title.rsplit("  ", 2)
     return fitted(site, room, TITLE), [kind, when, *wrapped(maps.remark, room, TEXT)]

@@ -71,7 +71,7 @@ class _Kind:
 
     @property
     def words(self) -> str:
-        """The range of it, with the sites at both ends."""
+        """Return the range of it, with the sites at both ends."""
         finite = [point for point in self.points if math.isfinite(point.rms)]
         bad = [point for point in self.points if point.bad]
         if not finite:
@@ -137,7 +137,7 @@ def gradient_flow(run: Run, step: int | None = None, *, ax: Axes | None = None) 
 
 
 def _step_of(run: Run, step: int | None) -> int:
-    """The step that is drawn; the last with gradients where none is asked for."""
+    """Return the step that is drawn; the last with gradients where none is asked for."""
     gradients = [site for site in run.sites if site.is_gradient or site.port == "step_grad"]
     if not gradients:
         there = (
@@ -253,7 +253,7 @@ def _name_rows(run: Run, axes: Axes, rows: dict[tuple[str, str], int], *, is_own
 
 
 def _name(run: Run, path: str, leaf: str) -> str:
-    """A module with its class, so that rows of numbers tell what they are."""
+    """Return a module with its class, so that rows of numbers tell what they are."""
     place = f"{path or '.'}[{leaf}]" if leaf else path or "."
     return f"{place} {run.meta.type_name(path)}".rstrip()
 

@@ -144,7 +144,7 @@ def updates(run: Run, *, ax: Axes | None = None) -> Figure:
 
 
 def _log_scale(found: Readings, positive: Any) -> Scale:
-    """A logarithmic scale, with a place for zeros where there are any."""
+    """Return a logarithmic scale, with a place for zeros where there are any."""
     if not positive.size:
         return Scale("linear", 0.0, 1.0)
     low = min(float(positive.min()), _USUAL_RATIO / 3)

@@ -21,7 +21,7 @@ _SLACK = 1e-3
 def pixels_of(
     image: Any, *, mean: Sequence[float] | None = None, std: Sequence[float] | None = None
 ) -> Array:
-    """A picture as ``uint8[H, W, 3]``.
+    """Return a picture as ``uint8[H, W, 3]``.
 
     Args:
         image: a PIL image; a NumPy array ``[H, W]`` or ``[H, W, C]``; a tensor ``[H, W]``,

@@ -53,7 +53,7 @@ class Maps:
 
     @property
     def limits(self) -> tuple[float, float]:
-        """The least and the largest value that have a colour of their own."""
+        """Return the least and the largest value that have a colour of their own."""
         if self.signed:
             most = self.reach or max(abs(self.low), abs(self.high))
             return -most, most
@@ -189,7 +189,7 @@ def bad_words(values: Array) -> str:
 
 
 def constant_of(one: Array) -> str:
-    """``0`` or the constant that a map consists of; empty if it varies."""
+    """Return ``0`` or the constant that a map consists of; empty if it varies."""
     import numpy
 
     first = one.flat[0]

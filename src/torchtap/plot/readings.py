@@ -65,7 +65,7 @@ class Readings:
 
     @property
     def what(self) -> str:
-        """The sites as a person would name them: ``12 outputs``, or the one by its name."""
+        """Return the sites as a person would name them: ``12 outputs``, or the one by its name."""
         return name_sites(self.sites)
 
     def words(self) -> list[str]:
@@ -73,7 +73,7 @@ class Readings:
         return [one for one in (self.range_words(), self.bad_words(), self._gap_words()) if one]
 
     def range_words(self) -> str:
-        """The least and the largest value, and where they are."""
+        """Return the least and the largest value, and where they are."""
         if not np.isfinite(self.values).any():
             return "No finite value."
         low = self._place(np.where(np.isfinite(self.values), self.values, np.inf).argmin())
@@ -155,7 +155,7 @@ def name_sites(sites: Sequence[Site]) -> str:
 
 
 def shown(site: Site) -> str:
-    """A site in a sentence, shortened where its name is long."""
+    """Return a site in a sentence, shortened where its name is long."""
     text = str(site)
     return text if len(text) <= _SHOWN else f"{text[:24]}…{text[-35:]}"
 

@@ -197,7 +197,7 @@ def _kept_steps(run: Run, site: Site) -> list[int]:
 
 
 def _axis_of(several: Sequence[Statistics]) -> _Axis | None:
-    """The axis of all ridges; none where nothing but zeros was counted."""
+    """Return the axis of all ridges; none where nothing but zeros was counted."""
     parts = [one.histogram for one in several if one.histogram is not None]
     values = np.concatenate([part.middles for part in parts]) if parts else np.zeros(0)
     values = values[values != 0]
@@ -233,7 +233,7 @@ def _ends(histogram: Histogram) -> tuple[float, float]:
 
 
 def _magnitudes(histogram: Histogram) -> tuple[float, float]:
-    """The middle magnitude of what is not zero, and the one below which a twentieth lies."""
+    """Return the middle magnitude of what is not zero, and the one below which a twentieth lies."""
     sizes, counts = np.abs(histogram.middles), histogram.counts
     order = np.argsort(sizes)
     there = order[sizes[order] != 0]

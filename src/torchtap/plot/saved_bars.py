@@ -41,7 +41,7 @@ class Saved(Protocol):
 
     @property
     def rows(self) -> Sequence[Any]:
-        """A row for each module, with its ``path``, ``type`` and ``nbytes``."""
+        """Return a row for each module, with its ``path``, ``type`` and ``nbytes``."""
 
     @property
     def nbytes(self) -> int:
@@ -107,7 +107,7 @@ def saved(report: Saved, *, ax: Axes | None = None) -> Figure:
 
 
 def _largest(rows: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-    """The largest rows in their order, and the others."""
+    """Return the largest rows in their order, and the others."""
     if len(rows) <= _MOST_ROWS:
         return list(rows), []
     by_size = sorted(range(len(rows)), key=lambda place: -rows[place].nbytes)
@@ -148,7 +148,7 @@ def _bars(
 
 
 def _step(top: float) -> float:
-    """A round number of bytes in binary units, of which four or five fill the axis."""
+    """Return a round number of bytes in binary units, of which four or five fill the axis."""
     unit = 1024.0 ** max(int(np.log2(max(top, 1)) // 10), 0)
     wanted = top / 4 / unit
     nice = [m * p for p in (0.01, 0.1, 1.0, 10.0, 100.0, 1000.0) for m in (1, 2, 2.5, 5)]

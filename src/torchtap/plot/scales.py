@@ -48,7 +48,7 @@ class Scale:
 
     @property
     def words(self) -> str:
-        """The sentence on the axis; empty where it is plain."""
+        """Return the sentence on the axis; empty where it is plain."""
         if self.kind == "log and zero":
             return f"Zeros stand at 0; the axis is logarithmic above {number(self.linear_below)}."
         if self.kind == "signed log":
@@ -166,5 +166,5 @@ def padded(low: float, high: float) -> tuple[float, float]:
 
 
 def _tidied(value: float, high: float) -> float:
-    """A tick's value without what floats add to it."""
+    """Return a tick's value without what floats add to it."""
     return 0.0 if abs(value) < 1e-12 * abs(high) else float(f"{value:.6g}")

@@ -31,7 +31,7 @@ def explained_sheet(
     title: str,
     clip: float,
 ) -> Figure:
-    """The picture with its classes, maps over it, and deletion curves: two rows.
+    """Return the picture with its classes, maps over it, and deletion curves: two rows.
 
     Args:
         picture: ``uint8[H, W, 3]``.

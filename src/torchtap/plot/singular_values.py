@@ -145,7 +145,7 @@ def _leaf(site: Site) -> str:
 
 
 def _words(found: Sequence[Spectrum]) -> list[str]:
-    """The largest of all, and the weight with the least rank against its size."""
+    """Return the largest of all, and the weight with the least rank against its size."""
     top = max(found, key=lambda one: one.values[0])
     said = [f"Largest: {number(float(top.values[0]))} ({shown(top.site)})."]
     short = [one for one in found if one.rank < len(one.values)]

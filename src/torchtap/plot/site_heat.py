@@ -129,7 +129,7 @@ def furthest(values: Array, columns: Array) -> Array:
 
 
 def _colored(found: Readings, scale: Scale, columns: Array) -> Array:
-    """``uint8[N, C, 4]``."""
+    """Return ``uint8[N, C, 4]``."""
     shown = furthest(found.values, columns)
     starts = columns[:-1]
     bad = (found.nonfinite > 0) | np.isinf(found.values)

@@ -52,7 +52,7 @@ def printable(text: str) -> str:
 
 @lru_cache(maxsize=1)
 def _characters() -> frozenset[int]:
-    """The characters that both kinds of font in figures have."""
+    """Return the characters that both kinds of font in figures have."""
     fonts = (_font(one) for one in ("sans-serif", "monospace"))
     first, second = (frozenset(font.get_charmap()) for font in fonts)
     return first & second
@@ -86,7 +86,7 @@ def inches_of(text: str, points: float) -> float:
 
 
 def fitted(text: str, inches: float, points: float = SMALL) -> str:
-    """A printable text, shortened in the middle where it is wider than the inches."""
+    """Return a printable text, shortened in the middle where it is wider than the inches."""
     text = printable(text[:400] + text[-400:] if len(text) > 800 else text)
     if inches_of(text, points) <= inches:
         return text

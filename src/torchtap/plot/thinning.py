@@ -51,7 +51,7 @@ def thinned(x: Array, y: Array, most: int = MOST_SPANS) -> tuple[Array, Array]:
 
 
 def thinned_words(steps: int, most: int = MOST_SPANS) -> str:
-    """How a line of so many steps was thinned; empty where it was not."""
+    """Return how a line of so many steps was thinned; empty where it was not."""
     if steps <= 2 * most:
         return ""
     spans = -(-steps // -(-steps // most))

@@ -85,7 +85,7 @@ def filters(module_or_run: nn.Module | Run, site: str | Site, *, ax: Axes | None
 
 
 def _in_grid(ax: Axes | None, weights: Array, title: str, notes: list[str]) -> Figure:
-    """One tile for each pair of output and input."""
+    """Return one tile for each pair of output and input."""
     outputs, inputs = weights.shape[:2]
     if inputs == 1:
         kept = weights[:_MOST, 0]

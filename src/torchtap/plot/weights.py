@@ -43,7 +43,7 @@ def parameters(source: Any, where: Where, figure: str) -> dict[Site, Tensor]:
 
 
 def parameter(source: Any, site: str | Site, figure: str) -> tuple[Site, Tensor]:
-    """One parameter: ``conv1`` and ``conv1:output`` mean ``conv1:param[weight]``.
+    """Return one parameter: ``conv1`` and ``conv1:output`` mean ``conv1:param[weight]``.
 
     Args:
         source: a model, or a run.
@@ -108,5 +108,5 @@ def _is_strided(value: Tensor) -> bool:
 
 
 def kind_words(value: Tensor) -> str:
-    """``float32[16, 3, 3, 3]``."""
+    """Return ``float32[16, 3, 3, 3]``."""
     return typed(str(value.dtype).removeprefix("torch."), tuple(value.shape))

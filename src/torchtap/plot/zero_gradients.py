@@ -74,7 +74,7 @@ def zero_words(run: Run, sites: Sequence[Site], step: int | None) -> list[str]:
 
 
 def _norm_behind(run: Run, path: str) -> str:
-    """The path of the normalisation that stands right behind a layer in the same parent."""
+    """Return the path of the normalisation that stands right behind a layer in the same parent."""
     modules = run.meta.modules
     if not any(name in modules.get(path, ()) for name in _LAYERS):
         return ""

@@ -107,7 +107,7 @@ def _write_safetensors(run: Run, path: Path, where: Where) -> None:
 
 
 def _parts_of(tensor: Tensor) -> dict[str, Tensor]:
-    """A tensor under no name; the indices and values of a sparse one under theirs."""
+    """Return a tensor under no name; the indices and values of a sparse one under theirs."""
     if not is_sparse(tensor):
         return {"": tensor}
     return {f".{name}": part for name, part in parts_of(tensor).items()}
@@ -146,7 +146,7 @@ KINDS: Mapping[str, Callable[[Run, Path, Where], None]] = {
 
 
 def unused(name: str, used: Mapping[str, Any]) -> str:
-    """A name that is not there yet."""
+    """Return a name that is not there yet."""
     number, found = 1, name
     while found in used:
         found, number = f"{name}.{number}", number + 1

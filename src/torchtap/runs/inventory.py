@@ -161,7 +161,7 @@ def inventory_of_contents(held: Contents) -> Inventory:
 
 
 def _index_of(held: Contents) -> Index:
-    """The values in memory as the index of a folder has them, as far as they are listed."""
+    """Return the values in memory as the index of a folder has them, as far as they are listed."""
     names = ("site", "step", "phase", "dtype", "shape", "nbytes")
     rows = [(site, step, phase, *fact) for site, step, phase, fact in held.index.facts(held.sites)]
     columns = zip(*rows, strict=True) if rows else ((),) * len(names)
@@ -233,7 +233,7 @@ def _counted(codes: Any) -> tuple[Any, Any]:
 
 
 def _per_site(site: Any, codes: Any, size: int, num_sites: int) -> list[list[int]]:
-    """The codes that the values of each site have."""
+    """Return the codes that the values of each site have."""
     listed: list[list[int]] = [[] for _ in range(num_sites)]
     for pair in _counted(site * size + codes)[0].tolist():
         listed[pair // size].append(pair % size)

@@ -60,7 +60,7 @@ class Memory:
 
     @property
     def rows(self) -> Sequence[Record]:
-        """The records in the order of their arrival."""
+        """Return the records in the order of their arrival."""
         return self.contents()
 
     @property
@@ -70,11 +70,11 @@ class Memory:
 
     @property
     def absent(self) -> tuple[Absence, ...]:
-        """The values that did not fit into ``max_bytes``."""
+        """Return the values that did not fit into ``max_bytes``."""
         return tuple(self._refused)
 
     def contents(self) -> Records:
-        """The records in the order of their arrival."""
+        """Return the records in the order of their arrival."""
         with self._lock:
             # A thread may append while this one reads: only what was read is taken away.
             new = self._new[:]

@@ -60,7 +60,7 @@ class Stored(Protocol):
 
     @property
     def entries(self) -> Any:
-        """The index, as far as there is one."""
+        """Return the index, as far as there is one."""
 
     def __len__(self) -> int:
         """Return the number of values."""
@@ -69,7 +69,7 @@ class Stored(Protocol):
         """One of them."""
 
     def in_order(self, places: Sequence[int]) -> Iterator[Any]:
-        """Some of them, one after the other."""
+        """Return some of them, one after the other."""
 
     def fact(self, place: int) -> Fact:
         """Return the facts about one value, without reading it."""
@@ -99,7 +99,7 @@ class _Numbered(Generic[T]):
         self._numbers = {value: number for number, value in enumerate(self.values)}
 
     def number(self, value: T) -> int:
-        """The number of a value, which is new or not."""
+        """Return the number of a value, which is new or not."""
         number = self._numbers.setdefault(value, len(self.values))
         if number == len(self.values):
             self.values.append(value)
@@ -112,7 +112,7 @@ class KeptTensors(list[Any]):
     entries = None
 
     def in_order(self, places: Sequence[int]) -> Iterator[Any]:
-        """Some of them, one after the other."""
+        """Return some of them, one after the other."""
         return map(self.__getitem__, places)
 
     def fact(self, place: int) -> Fact:
@@ -243,7 +243,7 @@ class Records(Sequence[Record]):
         return self.at(np.arange(self._length))
 
     def at(self, places: Places) -> Iterator[Record]:
-        """The records at some places, made one by one."""
+        """Yield the records at some places, made one by one."""
         sites, phases, labels = self.sites, self.phase_table, self.label_table
         for start in range(0, len(places), _CHUNK):
             chunk = places[start : start + _CHUNK]
@@ -273,11 +273,11 @@ class Records(Sequence[Record]):
         return is_in_phase
 
     def number_of(self, site: Site) -> int | None:
-        """The number of a site, or ``None`` if it has no record."""
+        """Return the number of a site, or ``None`` if it has no record."""
         return self._site_numbers.get(site)
 
     def overwritten_places(self, start: int = 0) -> Places:
-        """The places of records whose tensor was overwritten since, from one on."""
+        """Return the places of records whose tensor was overwritten since, from one on."""
         versions = self.column("version")[start:]
         aliases = np.flatnonzero(versions != UNVERSIONED)
         lost = [
@@ -288,7 +288,7 @@ class Records(Sequence[Record]):
         return np.array(lost, dtype=np.intp)
 
     def without_step(self, step: int) -> Records:
-        """A copy that lacks the records of one step; its columns are taken as a whole."""
+        """Return a copy that lacks the records of one step; its columns are taken as a whole."""
         chosen = self.column("step") != step
         rest = Records()
         rest.values.extend(compress(self.values, chosen.tolist()))
@@ -313,7 +313,7 @@ def overwritten(records: Records, step: int | None = None) -> Iterator[Record]:
 
 
 def _start_of(records: Records, step: int) -> int:
-    """The place after the last record of an earlier step, searched from the end."""
+    """Return the place after the last record of an earlier step, searched from the end."""
     steps, size = records.column("step"), _CHUNK
     while True:
         earlier = np.flatnonzero(steps[-size:] < step)
@@ -338,7 +338,7 @@ class LiveRecords:
         self._marker: Record | None = None
 
     def read(self) -> Records:
-        """All records that the store holds now."""
+        """Return all records that the store holds now."""
         rows = self._contents()
         if isinstance(rows, Records):
             return rows

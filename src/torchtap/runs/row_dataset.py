@@ -73,7 +73,7 @@ class RowDataset(Dataset[Item]):
         return [(row, ids[one]) for row, one in zip(rows, indices, strict=True)]
 
     def _ids_of(self, run: Run) -> list[int | str]:
-        """The id of each row."""
+        """Return the id of each row."""
         ids: list[int | str] = []
         steps = self._rows.steps
         sizes = np.diff(self._rows.starts)

@@ -87,7 +87,7 @@ class SiteRows:
         return out
 
     def first(self, count: int) -> SiteRows:
-        """The rows of the first values; of all, where there are not so many."""
+        """Return the rows of the first values; of all, where there are not so many."""
         return SiteRows(self._records, self._places[:count], self._site)
 
     @property
@@ -101,7 +101,7 @@ class SiteRows:
         return checksum
 
     def step_of(self, row: int) -> int:
-        """The step of a row."""
+        """Return the step of a row."""
         return int(self.steps[np.searchsorted(self.starts, row, side="right") - 1])
 
     def _value(self, owner: int) -> Tensor:

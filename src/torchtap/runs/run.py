@@ -83,7 +83,7 @@ class Run(RunSteps, RunTables, Printed):
 
     @property
     def meta(self) -> Meta:
-        """The metadata of the run: its model and how it was made."""
+        """Return the metadata of the run: its model and how it was made."""
         return self.source.meta
 
     @property
@@ -98,12 +98,12 @@ class Run(RunSteps, RunTables, Printed):
 
     @property
     def series(self) -> Series:
-        """The series that ``tt.Stats`` measured, up to now."""
+        """Return the series that ``tt.Stats`` measured, up to now."""
         return self.source.series
 
     @property
     def absent(self) -> Absences:
-        """The sites that were selected and not seen, with reasons: prints as a table."""
+        """Return the sites that were selected and not seen, with reasons: prints as a table."""
         return Absences(self.source.absent)
 
     @property
@@ -164,7 +164,7 @@ class Run(RunSteps, RunTables, Printed):
         backward: int | None = None,
         phase: str = FORWARD,
     ) -> Record:
-        """The whole record behind :meth:`get`."""
+        """Return the whole record behind :meth:`get`."""
         return self._contents().record(site, step=step, call=call, backward=backward, phase=phase)
 
     def records(
@@ -190,7 +190,7 @@ class Run(RunSteps, RunTables, Printed):
         yield from self._contents().records(where, steps=steps, phase=phase)
 
     def cat(self, site: str | Site, *, steps: int | Iterable[int] | None = None) -> Tensor:
-        """All values of a site over calls and steps, joined along dim 0.
+        """Return all values of a site over calls and steps, joined along dim 0.
 
         A bare number (0-d) counts as one row. The last of several backwards through one call is
         taken. The rows of a jagged tensor are those of its parts, one after the other.
@@ -201,7 +201,7 @@ class Run(RunSteps, RunTables, Printed):
         return self._contents().cat(site, steps=steps)
 
     def rows(self, site: str | Site, indices: Sequence[int] | Any) -> Tensor:
-        """Some rows of a site over all steps and calls, without reading the others.
+        """Return some rows of a site over all steps and calls, without reading the others.
 
         Args:
             site: which.
@@ -231,7 +231,7 @@ class Run(RunSteps, RunTables, Printed):
         return len(self._contents().site_rows(site))
 
     def dataset(self, site: str | Site, *, ids: bool = False) -> RowDataset:
-        """The rows of a site as a ``torch.utils.data.Dataset``, for probes and autoencoders.
+        """Return the rows of a site as a ``torch.utils.data.Dataset``, for probes and autoencoders.
 
         Args:
             site: which.
@@ -308,7 +308,7 @@ class Run(RunSteps, RunTables, Printed):
         return self.source.refresh()
 
     def rank(self, number: int) -> Run:
-        """The run of one rank, of a folder that several ranks wrote.
+        """Return the run of one rank, of a folder that several ranks wrote.
 
         Raises:
             RunError: this run is in no such folder, or that rank wrote nothing.
@@ -321,7 +321,7 @@ class Run(RunSteps, RunTables, Printed):
     def over_ranks(
         self, site: str | Site, name: str, *, step: int | None = None
     ) -> tuple[list[int], list[float]]:
-        """One number of a site on each rank of a merged run: which rank is the outlier.
+        """Return one number of a site on each rank of a merged run: which rank is the outlier.
 
         Also of what cannot be merged: gradients of each rank alone, partial sums, replicas that
         differ, and steps that not all ranks have.
@@ -351,7 +351,7 @@ class Run(RunSteps, RunTables, Printed):
     # ------------------------------------------------------------------ selection
 
     def select(self, where: Where) -> list[Site]:
-        """The recorded sites that fit ``where``.
+        """Return the recorded sites that fit ``where``.
 
         Raises:
             SiteError: nothing fits; the message names what is near.

@@ -227,7 +227,7 @@ class RunStatistics:
 
 
 def as_step(step: Any) -> int | list[int] | str | None:
-    """One step, several, or ``all``; whole numbers of any kind, such as numpy's."""
+    """Return one step, several, or ``all``; whole numbers of any kind, such as numpy's."""
     if step is None or (isinstance(step, str) and step == "all"):
         return step
     try:

@@ -26,7 +26,7 @@ class RunSteps:
 
     @property
     def times(self) -> tuple[list[int], list[float]]:
-        """The steps that were closed, ascending, and when, in seconds since 1970, UTC."""
+        """Return the steps that were closed, ascending, and when, in seconds since 1970, UTC."""
         return self.source.notes.times
 
     def ids(self, step: int) -> list[int | str]:
@@ -61,7 +61,7 @@ class RunSteps:
     def over_steps(
         self, site: str | Site, name: str, *, phase: str = FORWARD
     ) -> tuple[list[int], list[Any]]:
-        """One statistic of a site over the steps.
+        """Return one statistic of a site over the steps.
 
         Args:
             site: which.

@@ -35,7 +35,7 @@ class RunTables:
         sort: str | None = None,
         phase: str = FORWARD,
     ) -> Table:
-        """One row per site: calls, shape, dtype, bytes, and statistics of the values.
+        """Return one row per site: calls, shape, dtype, bytes, and statistics of the values.
 
         The statistics are those of :meth:`stats`: as they were measured while it ran, else of the
         values that were kept, each of which is read once. ``print`` shows it, ``to_frame`` hands it
@@ -84,7 +84,7 @@ class RunTables:
     def to_frame(
         self, where: Where = None, *, library: Literal["pandas", "polars"] | None = None
     ) -> Any:
-        """The table as a data frame of pandas or polars; needs the extra ``frame``.
+        """Return the table as a data frame of pandas or polars; needs the extra ``frame``.
 
         Args:
             where: as in :meth:`records`.

@@ -54,16 +54,16 @@ class Scalars:
 
     @property
     def newest(self) -> int | None:
-        """The last step in which anything was logged."""
+        """Return the last step in which anything was logged."""
         return max((step for own in self._by_name.values() for step in own), default=None)
 
     @property
     def names(self) -> list[str]:
-        """The names, in the order in which they were first logged."""
+        """Return the names, in the order in which they were first logged."""
         return list(self._by_name)
 
     def of(self, name: str) -> tuple[list[int], list[float]]:
-        """The steps in which a name was logged, ascending, and its number in each.
+        """Return the steps in which a name was logged, ascending, and its number in each.
 
         Raises:
             SiteError: nothing was logged under that name.

@@ -58,7 +58,7 @@ class Selection:
         return site in self._known
 
     def select(self, where: Where) -> list[Site]:
-        """The sites that fit ``where``; all for ``None``.
+        """Return the sites that fit ``where``; all for ``None``.
 
         Raises:
             SiteError: nothing fits; the message names what is near.
@@ -101,7 +101,7 @@ class Selection:
         return any(pattern.matches(Site(path, site.port, site.leaf), types) for path in paths)
 
     def resolve(self, site: str | Site) -> Site:
-        """The one site that is meant.
+        """Return the one site that is meant.
 
         Raises:
             SiteError: there is none, or several.
@@ -158,7 +158,7 @@ class Selection:
         )
 
     def _not_watched(self, site: Site) -> str:
-        """The message for such a port."""
+        """Return the message for such a port."""
         ports = list(dict.fromkeys(one.port for one in self.sites if one.path == site.path))
         place = site.path or "."
         there = f"; at {place!r} there is {', '.join(ports)}" if ports else ""
@@ -170,7 +170,7 @@ class Selection:
 
 
 def _no_site(found: object) -> SiteError:
-    """The error for something else in the place of a site, such as the number of a step."""
+    """Return the error for something else in the place of a site, such as the number of a step."""
     is_number = isinstance(found, int)
     step = f" Step {found} is read by run.get('PATH:output', step={found})." if is_number else ""
     return SiteError(
@@ -180,6 +180,6 @@ def _no_site(found: object) -> SiteError:
 
 
 def _number(leaf: str) -> float:
-    """The position that a leaf begins with; names come after all positions."""
+    """Return the position that a leaf begins with; names come after all positions."""
     head = leaf.partition(".")[0]
     return int(head) if head.isdecimal() else float("inf") if leaf else -1.0

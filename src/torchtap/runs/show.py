@@ -127,7 +127,7 @@ _STATS = ("mean", "std", "min", "max", "zeros", "NaN/Inf")
 
 
 def show_module_rows(rows: Sequence[ModuleRow], *, limit: int | None = None) -> Page:
-    """One line per module: what it returned and the gradient that came back."""
+    """Return one line per module: what it returned and the gradient that came back."""
     if not rows:
         return Page(Line("No module has an output in this run."))
     labels = tree([row.path for row in rows])

@@ -40,15 +40,15 @@ class Source(Protocol):
 
     @property
     def meta(self) -> Meta:
-        """The metadata of the model and of how the run was made."""
+        """Return the metadata of the model and of how the run was made."""
 
     @property
     def series(self) -> Series:
-        """The series that ``tt.Stats`` measured."""
+        """Return the series that ``tt.Stats`` measured."""
 
     @property
     def absent(self) -> Sequence[Absence]:
-        """The sites that were selected and not seen, with reasons."""
+        """Return the sites that were selected and not seen, with reasons."""
 
     @property
     def expected(self) -> Sequence[Site]:
@@ -64,7 +64,7 @@ class Source(Protocol):
 
     @property
     def ranks(self) -> RankNumbers | None:
-        """The statistics of each rank of a merged run, or ``None`` for other runs."""
+        """Return the statistics of each rank of a merged run, or ``None`` for other runs."""
 
     def refresh(self) -> bool:
         """Read what was committed since the last call. Return whether anything was new."""

@@ -55,7 +55,7 @@ class StepNotes:
 
     @property
     def times(self) -> tuple[list[int], list[float]]:
-        """The steps, ascending, and when each ended, in seconds since 1970, UTC."""
+        """Return the steps, ascending, and when each ended, in seconds since 1970, UTC."""
         return self._steps.tolist(), self._ends.tolist()
 
     def ids(self, step: int) -> list[int | str]:

@@ -73,7 +73,7 @@ def storable(
 
 
 def joined_parts(nested: Tensor) -> Tensor:
-    """The values of a nested tensor, its parts one after the other.
+    """Return the values of a nested tensor, its parts one after the other.
 
     One that was cut out of another shares its memory, and has values between its parts.
     """
@@ -85,7 +85,7 @@ def joined_parts(nested: Tensor) -> Tensor:
 
 
 def copyable(tensor: Tensor) -> Tensor:
-    """A strided tensor as one of the same bits, shape and strides that can be copied.
+    """Return a strided tensor as one of the same bits, shape and strides that can be copied.
 
     It is the tensor itself but for dtypes of less than a byte, such as ``int4`` and ``bits8``, and
     for complex numbers of halves, at whose copies PyTorch warns.
@@ -97,7 +97,7 @@ def copyable(tensor: Tensor) -> Tensor:
 
 
 def nameable(tensor: Tensor) -> Tensor:
-    """A strided tensor as one for whose dtype safetensors has a name, of the same numbers.
+    """Return a strided tensor as one for whose dtype safetensors has a name, of the same numbers.
 
     Complex ones become real ones with one more dim, where it lacks them; for others see
     :func:`copyable`.

@@ -160,6 +160,7 @@ def advise_offload(
     moved = choose(saved, budget_bytes)
     write_speed, fetch_speed = _disk_speeds(folder)
     cost = 1 / write_speed + 1 / fetch_speed
+    # Memory that a module outside of the choice saves too stays, whatever the others do.
     leaving = [one for one in saved if one.leaves(moved)]
     nbytes = sum(one.nbytes for one in saved)
     kept = nbytes - sum(one.nbytes for one in leaving)
@@ -206,6 +207,7 @@ def _rows(
 def _disk_speeds(folder: Path) -> tuple[float, float]:
     """Bytes per second, written until they are on the disk, and fetched from there."""
     file = SpillFile(folder)
+    # Random bytes: some disks and file systems compress, and zeros would be written in no time.
     data = memoryview(bytearray(os.urandom(_PROBE)))
     extents = [file.reserve(_PROBE) for _ in range(_NUM_PROBES)]
     start = time.perf_counter()
@@ -213,6 +215,7 @@ def _disk_speeds(folder: Path) -> tuple[float, float]:
         file.write(extent, data)
     file.sync()
     middle = time.perf_counter()
+    # The pages leave the system's cache, or memory would be measured and not the disk.
     file.forget()
     again = time.perf_counter()
     for extent in extents:
@@ -227,7 +230,7 @@ _ADVICE = ("module", "type", "saved", "movable", "compute", "free time", "wait a
 
 
 def show_advice(advice: OffloadAdvice) -> Page:
-    """One line per module, the advice below."""
+    """Return one line per module, the advice below."""
     labels = labels_of([row.path for row in advice.rows])
     cells = [
         (

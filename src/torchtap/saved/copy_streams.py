@@ -63,6 +63,7 @@ class _CudaTicket:
         self._event.synchronize()
 
     def join(self) -> None:
+        # The event makes the stream wait, and not the host.
         torch.cuda.current_stream().wait_event(self._event)
 
 
@@ -102,6 +103,8 @@ class CudaStreams:
         pinned = self._allocate(elements.nbytes)
         target = pinned.view[: elements.nbytes].view(elements.dtype).view(elements.shape)
         event = self._on(elements.device, "out", lambda: target.copy_(elements, non_blocking=True))
+        # Memory that is dropped before the copy has read it out is not given to another one until
+        # then.
         pinned.last = event
         return pinned, _CudaTicket(event)
 
@@ -135,6 +138,8 @@ class CudaStreams:
         length = -(-nbytes // _ALIGNMENT) * _ALIGNMENT
         with self._lock:
             self._free_dropped()
+            # First fit: tensors of a training come back in the same sizes each step, so the ranges
+            # recur.
             for number, (block, free) in enumerate(self._blocks):
                 start = free.take(length)
                 if start is not None:

@@ -77,6 +77,7 @@ def compare_gradients(
             engine.flush()  # What is still in memory would prove nothing.
             return torch.autograd.grad(value, list(trainable.values()), allow_unused=True)
 
+    # Both run from the same state: preserved() puts buffers and random numbers back after each.
     plain = gradients(suspend_offload())
     before = engine.report()
     moved = gradients(around)

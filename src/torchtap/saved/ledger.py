@@ -118,6 +118,7 @@ class Ledger:
         in_memory = nbytes[RESIDENT] + nbytes[EVICTING] + nbytes[PREFETCHED]
         if in_memory > self._peak:
             self._peak = in_memory
+        # Without offloading all of them would be in memory now.
         plain = in_memory + nbytes[EVICTED]
         if plain > self._plain_peak:
             self._plain_peak = plain

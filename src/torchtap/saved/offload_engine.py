@@ -177,6 +177,8 @@ class OffloadEngine:
         if self._is_step_over:
             self._begin_step()
         storage = tensor.untyped_storage()
+        # Layers save one tensor several times (a linear layer its input, the ReLU before it its
+        # output): with equal identity it is moved once.
         identity = (id(storage), tensor._version, int(tensor.storage_offset()), layout.marks)
         self._settle()
         reference = self._known.get(identity)
@@ -229,6 +231,7 @@ class OffloadEngine:
         unfinished, queue = self._operation.unfinished, self._queue
         queue.extend(unfinished)
         unfinished.clear()
+        # Weak references: a block that backward has used and freed meanwhile is passed over.
         while self._ledger.nbytes[RESIDENT] > allowed and queue:
             ref = queue.popleft()()
             if ref is not None and ref.block.state == RESIDENT:
@@ -296,6 +299,7 @@ class OffloadEngine:
                 with self._lock:
                     prefetch.start()  # Only now, since backward waits for this block.
         elements, ticket = fetched.result() if isinstance(fetched, Future) else fetched
+        # The stream that computes waits for the copy, and this thread does not.
         if ticket is not None:
             ticket.join()
         self._ledger.waits.append(time.perf_counter() - start)
@@ -344,12 +348,15 @@ class OffloadEngine:
     def close(self) -> None:
         """Pack no more; packed tensors can still be unpacked."""
         self.is_open = False
+        # Before the threads end: what they write now must be whole when it is unpacked.
         self.flush()
         with self._lock:
             self._workers.close()
             self._prefetch.drop_all()
             self._settle()
             self.chain.close()
+            # Blocks that are alive keep the old one, to which their finalisers append: nobody reads
+            # it any more, and it is freed with them.
             self._freed = deque()
             self._known.clear()
             # It refers to the model, which a closed offload must not keep alive.

@@ -118,7 +118,7 @@ _HEADERS = ("module", "saved", "bytes", "packed", "shared", "kept", "why kept")
 
 
 def show_offload(report: OffloadReport) -> Page:
-    """One line per module, totals below."""
+    """Return one line per module, totals below."""
     rows = [row for row in report.rows if row.count]
     notes = [Line(f"Note: {note}.", rest="  ") for note in report.notes]
     if not rows:

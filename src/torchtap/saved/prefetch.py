@@ -73,12 +73,14 @@ class Prefetch:
             return
         for ref in self._expected():
             block = ref.block
+            # Half of what is left: one large block does not take the room of all that come after.
             if block.layout.nbytes > (self._max_bytes - self._ledger.in_memory) // 2:
                 return
             assert block.tier is not None
             # Copies from host memory and codecs only launch kernels; a thread would add its waking.
             fetch = self._workers.submit if block.tier.is_slow else _call
             block.prefetched = fetch(block.fetch)
+            # The block holds the result, and the table only says which blocks have one.
             self._prefetched[block.number] = weakref.ref(ref)
             self._ledger.move(block, PREFETCHED)
 
@@ -103,6 +105,7 @@ class Prefetch:
     def _expected(self) -> Iterator[BlockRef]:
         """Yield the evicted blocks that backward is expected to ask for next."""
         for _ in range(NUM_PREFETCHED):
+            # In the first step there is no order to go by: backward asks for what was saved last.
             position = self._after.get(self._position, self._position - 1)
             if len(self._prefetched) >= NUM_PREFETCHED or not 0 <= position < len(self._refs):
                 return

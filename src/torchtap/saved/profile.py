@@ -79,6 +79,7 @@ class Profile:
         storage = storage_id(tensor)
         if storage in self._params or storage in self._buffers:
             return guard, path, None
+        # By storage and not by tensor: memory is freed as a whole, when the last view of it is.
         saved = self._memory_of(tensor, now)
         saved.paths[path] = None
         is_small = tensor.numel() * tensor.element_size() < self._min_bytes
@@ -99,6 +100,8 @@ class Profile:
         """Path -> time from its saves to the next ones, and from its uses to the next ones."""
         seconds: dict[str, float] = {}
         begin = self.uses[0] if self.uses else (self.end, "")
+        # Between two events the module of the first one computes, as far as can be told without
+        # hooks on each operation.
         for events in ([*self.saves, begin], [*self.uses, (self.end, "")]):
             for (moment, path), (following, _) in pairwise(events):
                 seconds[path] = seconds.get(path, 0.0) + max(0.0, following - moment)

@@ -120,6 +120,7 @@ class SavedBlock:
         """Free the tensor's memory, and keep its version counter."""
         # Setting ``data`` keeps the version counter (pytorch/pytorch#20391), which is_overwritten
         # asks.
+        # An empty tensor of the same dtype and device, which ``data`` requires.
         self.alias.data = self.layout.nothing
 
     def __del__(self) -> None:

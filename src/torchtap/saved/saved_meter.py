@@ -63,6 +63,8 @@ class EagerModules:
         for module in model.modules():
             inner = module
             if type(module).__name__ == "OptimizedModule":
+                # torch.compile(model) wraps; model.compile() sets an attribute and leaves the
+                # module.
                 inner = module._orig_mod  # type: ignore[assignment]
                 wrappers[id(inner)] = module
             elif not is_compiled_module(module):
@@ -111,6 +113,7 @@ class SavedMeter:
         self._saved: list[weakref.ref[Counted]] = []
         self._of_nodes: list[Counted] = []
         self._buffers = Buffers(modules.items())
+        # Not by recursion: a module that is registered twice would count its parameters twice.
         params = (param for module in modules.values() for param in module.parameters(False))
         made = (param for param in params if not is_lazy(param))
         self._params = {number for param in made for number, _ in blocks_of(param)} - {0}

@@ -63,6 +63,7 @@ class TierChain:
             self._full.add(tier.name)
             what = "is full" if error.errno in FULL else "cannot be written"
             self.notes[f"{tier.name} {what} ({error.strerror}): kept in memory"] = None
+        # Not an error of the disk: later tensors may fit, so the tier is not counted as full.
         elif tier.is_slow:
             self.notes[f"moving to {tier.name} failed: {error!r}; kept in memory"] = None
         tier.used -= tier.space_of(layout)

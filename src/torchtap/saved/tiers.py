@@ -96,6 +96,7 @@ class DiskTier:
     def get(self, handle: tuple[SpillFile, Extent], layout: TensorLayout) -> tuple[Tensor, None]:
         """Read the elements."""
         file, extent = handle
+        # Small tensors lie side by side in the file: one call asks the system for many of them.
         if layout.is_small:
             file.expect(extent)
         elements = space_for(layout, _CPU)

@@ -122,6 +122,7 @@ class Histogram:
     def without(self, part: Histogram) -> Histogram:
         """Return the histogram with ``part``, which was merged into it, taken out again."""
         counts = self.counts.copy()
+        # Each bin of the part is there, since it was merged into this one.
         counts[np.searchsorted(_rank(self.bins), _rank(part.bins))] -= part.counts
         return Histogram(self.bins[counts > 0], counts[counts > 0], self.is_sample)
 
@@ -144,6 +145,7 @@ class Histogram:
         ends = np.cumsum(self.counts)
         rank = q * (total - 1)
         below, above = math.floor(rank), math.ceil(rank)
+        # An order statistic lies in the first bin whose cumulated count is above its rank.
         places = np.searchsorted(ends, [below, above], side="right")
         low, high = self.middles[places]
         return float(low + (rank - below) * (high - low))

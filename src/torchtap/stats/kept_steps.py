@@ -48,6 +48,8 @@ class SavedSteps:
 
     def histogram(self, step: int, place: int) -> Histogram | None:
         """Return the histogram of a site in a step, or in all; ``None`` if it counted nothing."""
+        # Asked first, since the histograms of a step that is not kept would be read from a file in
+        # vain.
         is_there = step == ALL_STEPS or step in self._kept
         return self._histograms(step).get(place) if is_there else None
 
@@ -125,6 +127,8 @@ class RecentSteps:
     def close_states(self, last: int) -> None:
         """Merge the states of running steps up to one into those of the step, and of all."""
         for step in [step for step in self._running if step <= last]:
+            # The step itself may have been dropped meanwhile; the states of all steps get its part
+            # anyway.
             into = [self._states, *([self._steps[step].states] if step in self._steps else [])]
             for place, new in self._running.pop(step).items():
                 for held in into:

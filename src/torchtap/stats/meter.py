@@ -261,10 +261,13 @@ class Meter:
     def trust(self, tensor: Tensor) -> None:
         """Measure tensors like this one quickly from now on."""
         self.quick.distrust()  # Its row may stand on another device now.
+        # Subclasses may keep their numbers elsewhere, so each of their tensors is looked at.
         is_plain = type(tensor) in _PLAIN and tensor.device.type == "cpu"
         is_plain = is_plain and (self.sums is None or self.sums.total.device.type == "cpu")
         if is_plain and native.available() and tensor.dtype in native.DTYPES:
             total = None if self.sums is None else self.sums.total
+            # The kernel adds samples to the sum element by element as they lie, so both must lie
+            # alike.
             fits = total is None or total.stride() == tensor.stride()[1:]
             strides = tensor.stride() if fits and is_dense(tensor) else None
             in_order = total is None or total.is_contiguous()

@@ -65,7 +65,7 @@ class OneStep:
 
     @cached_property
     def _weights(self) -> NDArray[np.float64]:
-        """The norm of the parameter that each update is of; NaN of all other sites."""
+        """Return the norm of the parameter that each update is of; NaN of all other sites."""
         norms = np.sqrt(self._all[:, places.SUM_SQUARES])
         norms[self._all[:, places.NUM_TENSORS] == 0] = math.nan
         found = np.full(len(self.sites), math.nan)

@@ -96,6 +96,7 @@ class RowsByStep:
     def restore(self, steps: list[int], rows: Rows) -> None:
         """Take all steps at once: rows of them, as :meth:`as_array` gave them."""
         self._by_step = dict(zip(steps, rows, strict=True))
+        # One array answers for a site in all steps at once; it holds as long as nothing is added.
         is_whole = steps == sorted(steps) and rows.ndim == 3
         self._whole = rows if is_whole and rows.shape[1] == len(self._sites) else None
 
@@ -147,6 +148,7 @@ class RowsByStep:
 
     def after(self, last: int | None) -> list[int]:
         """Return steps that came after one, ascending, without looking at all of them."""
+        # From the end, where the new ones are: a run of a million steps has few of them.
         return sorted(takewhile(lambda step: step != last, reversed(self._by_step)))
 
     def snapshot(self) -> Snapshot:

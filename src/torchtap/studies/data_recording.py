@@ -157,7 +157,7 @@ class _Plan:
         }
 
     def share(self, step: int) -> range:
-        """The samples of a step that this rank takes."""
+        """Return the samples of a step that this rank takes."""
         start = step * self.batch_size
         size = min(self.batch_size, self.num_samples - start)
         first, last = (size * one // self.world_size for one in (self.rank, self.rank + 1))
@@ -198,7 +198,7 @@ def _planned(data: Any, batch_size: int | None, workers: int) -> _Plan:
 
 
 def _weights(model: nn.Module) -> dict[str, str]:
-    """A label with a fingerprint of the model's state: what one run holds is of one model.
+    """Return a label with a fingerprint of the model's state: what one run holds is of one model.
 
     Without the buffers of modules in training mode, which a forward may change.
     """
@@ -316,7 +316,7 @@ def _batches(plan: _Plan, shares: Sequence[tuple[int, range]]) -> Iterator[Any]:
 
 
 def _moved(batch: Any, model: nn.Module) -> Any:
-    """A batch on the device of the model."""
+    """Return a batch on the device of the model."""
     parameter = next(model.parameters(), None)
     if parameter is None or all(one.device == parameter.device for one in _tensors(batch)):
         return batch

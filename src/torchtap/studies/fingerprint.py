@@ -29,7 +29,7 @@ class NoFingerprintError(Exception):
 
 
 def fingerprint(value: Any) -> str:
-    """A text that is the same for values that hold the same.
+    """Return a text that is the same for values that hold the same.
 
     The content of tensors counts; of functions the code, the defaults, what they close over, and
     the global names that they use, unless they are of an installed package, where the name does;
@@ -56,7 +56,7 @@ class _Walk:
         self._inside: list[int] = []
 
     def of(self, value: Any) -> bytes:
-        """The fingerprint of one value."""
+        """Return the fingerprint of one value."""
         if isinstance(value, _PLAIN):
             return _hashed(f"{type(value).__name__} {value!r}".encode())
         if isinstance(value, bytes):
@@ -182,7 +182,7 @@ _KINDS: list[tuple[Any, Callable[[Any], Parts]]] = [
 
 
 def _global_names(code: CodeType) -> Iterator[str]:
-    """The global names that code uses, also inside functions that it makes."""
+    """Yield the global names that code uses, also inside functions that it makes."""
     for step in dis.get_instructions(code):
         if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
             yield step.argval

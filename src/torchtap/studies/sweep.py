@@ -129,7 +129,7 @@ def _names(values: Values) -> str:
 
 
 def _named(edit: Any) -> dict[str, Function]:
-    """The edits by name."""
+    """Return the edits by name."""
     if isinstance(edit, list | tuple):
         raise InputError(
             "tt.sweep got a list of edits; expected one, or a dict from a name to each: "

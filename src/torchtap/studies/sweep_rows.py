@@ -42,7 +42,7 @@ class MixedRowsError(Exception):
 
 
 def other_rows_edit(num: int) -> Function:
-    """An edit of all that has the rows of two copies."""
+    """Return an edit of all that has the rows of two copies."""
 
     def bent(tensor: Tensor) -> Tensor | None:
         is_fit = has_rows(tensor, 2 * num) and tensor.is_floating_point()
@@ -52,7 +52,7 @@ def other_rows_edit(num: int) -> Function:
 
 
 def rows_of(output: Any, first: int, num: int, whole: int) -> Any:
-    """The part of an output that belongs to one copy of the inputs."""
+    """Return the part of an output that belongs to one copy of the inputs."""
 
     def cut(_: str, tensor: Tensor) -> Tensor:
         if not has_rows(tensor, whole):

@@ -94,7 +94,7 @@ class Study:
     # ------------------------------------------------------------------ running
 
     def measure(self, trials: Sequence[EditTrial]) -> list[Values]:
-        """The metrics of some edits in one forward; of the unedited model for none."""
+        """Return the metrics of some edits in one forward; of the unedited model for none."""
         if len(trials) < 2:
             functions = [trial.function for trial in trials]
             return [self._metrics(self._run(trials, functions, self.args, self.kwargs))]
@@ -115,7 +115,7 @@ class Study:
         ]
 
     def _change_of(self, function: Function) -> CheckedEdit:
-        """One for all sites: to look at a function's signature takes longer than to edit."""
+        """Return one for all sites: to look at a function's signature takes longer than to edit."""
         if isinstance(function, RowsEdit):
             return CheckedEdit(function)
         if id(function) not in self._changes:
@@ -182,7 +182,7 @@ class Study:
         return batch, ""
 
     def _beside_another(self, num: int) -> Values:
-        """The metrics of the inputs where they stand behind others, which are edited too.
+        """Return the metrics of the inputs where they stand behind others, which are edited too.
 
         A copy would not do: the statistics of a batch twice are those of the batch once.
         """
@@ -214,7 +214,7 @@ class Study:
 
 
 def _number(name: str, value: Any) -> float:
-    """One value of a metric.
+    """Return one value of a metric.
 
     Raises:
         InputError: it is no number.

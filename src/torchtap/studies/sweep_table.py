@@ -90,7 +90,7 @@ class Sweep(Printed):
         ]
 
     def to_frame(self) -> Any:
-        """A pandas data frame.
+        """Return a pandas data frame.
 
         Raises:
             MissingExtraError: pandas is not installed.
@@ -108,7 +108,7 @@ class Sweep(Printed):
 
 
 def show_sweep(sweep: Sweep) -> Page:
-    """One line per site and edit, and above them the unedited model."""
+    """Return one line per site and edit, and above them the unedited model."""
     names = list(sweep.baseline)
     head = ["site", "edit", *(cell for name in names for cell in (name, "change"))]
     base = [

@@ -56,7 +56,7 @@ def accumulated_gradients(trial: Trial) -> Iterator[Accumulated]:
 
 
 def true_values(trial: Trial, modules: Mapping[str, nn.Module]) -> dict[Place, Tensor]:
-    """Every input and output, cloned by a plain hook at the moment of the call."""
+    """Return every input and output, cloned by a plain hook at the moment of the call."""
     found: dict[Place, Tensor] = {}
     calls = Calls()
 

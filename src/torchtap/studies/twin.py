@@ -200,7 +200,7 @@ class Twin:
         return swap
 
     def _hand_on(self, tensor: Tensor) -> tuple[Tensor, _Chain, int]:
-        """A clone of a tensor, which may be overwritten, and where it stands."""
+        """Return a clone of a tensor, which may be overwritten, and where it stands."""
         known = self._chains.get(id(tensor))
         if known is None or known[0]._version != known[1]:
             chain = _Chain()
@@ -249,7 +249,7 @@ def _close(plain: Mapping[str, Tensor | None], twin: Mapping[str, Tensor | None]
 
 
 def make_twin(trial: Trial, modules: Mapping[str, nn.Module], plain: Outcome) -> Twin:
-    """A twin; if the model reads what a module of it overwrote, one that does so as well."""
+    """Return a twin; if the model reads what a module of it overwrote, one that does so as well."""
     twin = Twin(trial, modules, plain)
     if twin.failure is not None or trial.is_in_step:
         sharing = Twin(trial, modules, plain, writes_back=True)

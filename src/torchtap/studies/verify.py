@@ -415,7 +415,7 @@ _UNSTEADY = (
 
 
 def show_verification(result: Verification) -> Page:
-    """The verdict, then what speaks for and against it."""
+    """Return the verdict, then what speaks for and against it."""
     verdict = "holds" if result else "FAILS"
     if result.unsteady:
         verdict = "is not possible"

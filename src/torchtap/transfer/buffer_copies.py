@@ -74,6 +74,8 @@ class BufferCopies:
 
     def enter(self, module: nn.Module, caller: FrameType) -> None:
         """Give a call that begins its copies."""
+        # A call that an interrupt ended left its copies in the module; they must not become the
+        # originals.
         self.settle(id(module))
         lent = self._lent.get(id(module))
         if lent is None:
@@ -102,6 +104,7 @@ class BufferCopies:
     def settle(self, key: int) -> None:
         """Forget the calls of a module that ended unheard."""
         lent = self._lent.get(key)
+        # Nearly never: a frame is asked for each call, which costs less than to make the list anew.
         if lent is not None and any(call.is_over() for call in lent.calls):
             lent.calls = [call for call in lent.calls if not call.is_over()]
             self._show(lent)

@@ -57,6 +57,7 @@ class Extractor:
         self.marks: set[str] = set()
         self._plan = plan
         self._call = call
+        # Which call is the last is known only when the forward has ended.
         self._may_stop = may_stop and call != LAST
         self._waiting: set[Any] = {(tap.path, port) for tap in plan.taps for port in tap.ports}
         self._waiting |= set(plan.unmatched)

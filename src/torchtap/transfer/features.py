@@ -292,6 +292,6 @@ def _why_not(site: Site, count: int, call: int) -> str:
 
 
 def show_features(found: Mapping[str, Tensor]) -> Page:
-    """One line per feature: where, and what kind of tensor."""
+    """Return one line per feature: where, and what kind of tensor."""
     rows = [(site, kind_of(tensor)) for site, tensor in found.items()]
     return Page(Line(plural(len(found), "feature")), Grid(rows, indent="  "))

@@ -76,6 +76,7 @@ class FreezeHooks:
             param.requires_grad_(False)
             _copy_as_free(param)
         elif self._gradients == "zero" and param.requires_grad:
+            # The hook is called before the gradient is accumulated, so .grad gets zeros.
             handle = param.register_hook(torch.zeros_like)  # type: ignore[no-untyped-call]
             self._handles.append(handle)
 
@@ -154,6 +155,7 @@ class FreezeHooks:
             return None
         positional = (arg if not callable(arg) else step.around(arg) for arg in args[1:])
         named = {name: step.around(one) if callable(one) else one for name, one in kwargs.items()}
+        # The first argument is the optimizer itself.
         return (args[0], *positional), named
 
     def after_step(self, optimizer: Optimizer) -> None:
@@ -309,4 +311,5 @@ def _passes_over(optimizer: Optimizer) -> bool:
 
 
 def _is_same(left: Tensor, right: Tensor) -> bool:
+    # torch.equal is quick, and calls NaN unequal to itself.
     return torch.equal(left, right) or bool(((left == right) | left.isnan() & right.isnan()).all())

@@ -54,6 +54,7 @@ class ModelSearch:
 
 def _models_holding(params: Collection[int]) -> list[nn.Module]:
     modules = _live_modules()
+    # A module knows its children and not its parents.
     parents: dict[int, list[nn.Module]] = {}
     for module in modules:
         for child in _children(module):
@@ -72,6 +73,8 @@ def _covering(tops: dict[int, nn.Module], owned: dict[int, set[int]]) -> Iterato
     left = set().union(*owned.values())
     sizes = {key: sum(1 for _ in top.modules()) for key, top in tops.items()}
     while left:
+        # Greedy: the one that holds most of what is left, and of equals the smallest, which is the
+        # model without its wrapper.
         best = max(tops, key=lambda key: (len(owned[key] & left), -sizes[key]))
         yield tops[best]
         left -= owned[best]

@@ -121,6 +121,7 @@ class OptimizerCycle:
             is_training: whether the forward is itself trained, and not of a frozen part.
         """
         model.thread = threading.get_ident()
+        # Backwards between two forwards count once: a loss may be taken apart into several.
         model.num_backwards += model.has_backward
         model.has_backward = False
         if self.has_ended(model):
@@ -159,6 +160,7 @@ class OptimizerCycle:
         """
         if optimizer in self._running:
             del self._running[self._running.index(optimizer) :]
+        # One that stepped before in this step comes again, so others that wait have missed a turn.
         is_again = optimizer.has_stepped
         optimizer.step()
         for other in self.optimizers:
@@ -182,7 +184,7 @@ class OptimizerCycle:
             one.has_stepped = True
 
     def _awaited(self, *, unheard: bool = False) -> Iterator[OptimizerState]:
-        """The optimizers whose turn is still to come.
+        """Yield the optimizers whose turn is still to come.
 
         Args:
             unheard: count a model as run, if none of its forwards was ever heard of.
@@ -196,12 +198,14 @@ class OptimizerCycle:
                 or optimizer.is_gone
             ):
                 continue
+            # An optimizer of a stage that is over: no other stepped between its last two steps.
             if optimizer.num_steps and not optimizer.takes_turns:
                 continue
             if not _is_of_this_thread(optimizer, *optimizer.models):
                 continue
             if not unheard and not any(model.has_run for model in optimizer.models):
                 continue
+            # Made when it is first needed: most optimizers are passed over before that.
             if stepped is None:
                 stepped = [other.params() for other in self.optimizers if other.has_stepped]
             if not any(
@@ -210,6 +214,7 @@ class OptimizerCycle:
                 yield optimizer
 
     def _close(self) -> None:
+        # Threads of one process may train models of their own, and each has its steps.
         mine = [model for model in self.models if _is_of_this_thread(model)]
         parts = [model for model in mine if model.has_run or model.is_complete]
         for model in mine:

@@ -72,6 +72,8 @@ class ProcessHooks:
     def hear_of_steps_last(self) -> None:
         """A step may end with an optimizer's, but not before the watches have seen its update."""
         hook: Any = self._after_step
+        # The hook after steps is the last in the list. PyTorch calls such hooks in the order of
+        # registration, so it is registered again.
         self._off.pop()()
         self._off.append(register_optimizer_step_post_hook(hook).remove)
 
@@ -102,6 +104,8 @@ def _listen_to_new_optimizers(made: Callable[[Optimizer], None]) -> Callable[[],
     keep_dynamo_out(made_by := _calling(original, made))
 
     def off() -> None:
+        # Another library may have put its own in front of ours since; taking ours out would take
+        # off theirs.
         if Optimizer.__init__ is made_by:
             Optimizer.__init__ = original  # type: ignore[method-assign]
 

@@ -60,6 +60,7 @@ class Scalers:
             self._look()
         for scaler in self.alive():
             states = getattr(scaler, "_per_optimizer_states", {})
+            # GradScaler.step() fills it before it calls the optimizer (torch/amp/grad_scaler.py).
             if id(optimizer) in states and states[id(optimizer)]["found_inf_per_device"]:
                 self._stepping.add(scaler)
 
@@ -68,6 +69,7 @@ class Scalers:
         if self._found is None:
             self._look()
         before, self._versions = self._versions, _versions(self.alive())
+        # GradScaler.update() writes the scale in place, which raises its version.
         return [one for one in self.own() if scale_version(one) > before.get(one, 0)]
 
     def own(self) -> list[GradScaler]:

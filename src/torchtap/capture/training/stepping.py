@@ -34,7 +34,7 @@ from torchtap.hooks.module_hook import keep_dynamo_out
 from torchtap.hooks.optimizer_hooks import has_closure
 
 
-class Guard:
+class FaultCatcher:
     """Runs parts of ours inside a program, which must not hear of what goes wrong in them.
 
     Args:
@@ -109,7 +109,7 @@ class Stepping:
         self._every = every
         self._destination: Destination = Measured() if destination is None else destination
         self._ended = ended
-        self._guard = Guard(self.abandon, faulty)
+        self._catcher = FaultCatcher(self.abandon, faulty)
         self._hooks = ProcessHooks()
         self._cycle = OptimizerCycle(self._end_step, backwards=backwards)
         self._optimizers = KnownOptimizers(self._cycle)
@@ -122,7 +122,7 @@ class Stepping:
         self._search = ModelSearch()
         self._passed: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self.models = self._watched.models
-        self.faults = self._guard.faults
+        self.faults = self._catcher.faults
 
     @property
     def num_left_out(self) -> int:
@@ -138,9 +138,9 @@ class Stepping:
 
     def attach(self) -> None:
         """Begin to listen to PyTorch."""
-        self._guard.is_on = True
+        self._catcher.is_on = True
         self._hooks.put_on(
-            made=partial(self._guard.run, self._learn),
+            made=partial(self._catcher.run, self._learn),
             before_step=self._before_step,
             after_step=self._after_step,
             registered=self._registered,
@@ -149,17 +149,17 @@ class Stepping:
 
     def detach(self) -> None:
         """Take everything off. All that was recorded stays readable."""
-        self._guard.is_on = False
+        self._catcher.is_on = False
         self._hooks.release()
         for model in self.models:
             try:
                 model.close()
             except Exception as error:  # noqa: BLE001 - told at the end, beside what was recorded
-                self._guard.note(error)
+                self._catcher.note(error)
 
     def abandon(self) -> None:
         """Record nothing more. In the child of a fork, whose training is not the parent's."""
-        self._guard.is_on = False
+        self._catcher.is_on = False
         for model in self.models:
             model.pause()
 
@@ -183,7 +183,7 @@ class Stepping:
         return state
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Mapping[str, Any]) -> None:
-        self._guard.run(self._begin_step_of, optimizer, has_closure(args, kwargs))
+        self._catcher.run(self._begin_step_of, optimizer, has_closure(args, kwargs))
 
     def _begin_step_of(self, optimizer: Optimizer, has_closure: bool) -> None:
         state = self._optimizers.state_of(optimizer) or self._learn(optimizer)
@@ -197,7 +197,7 @@ class Stepping:
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         state = self._optimizers.state_of(optimizer)
         if state is not None:
-            self._guard.run(self._cycle.finish, state)
+            self._catcher.run(self._cycle.finish, state)
 
     # ------------------------------------------------------------------ models
 
@@ -205,8 +205,9 @@ class Stepping:
         try:
             opened = watch(root, self._where, to=self._destination.sinks(model), every=self._every)
         except Exception as error:  # noqa: BLE001 - told at the end; the training goes on
-            self._guard.note(error)
+            self._catcher.note(error)
             return None
+        # The new watch has put its own hook on optimizers behind ours.
         self._hooks.hear_of_steps_last()
         self._found(root)
         return opened
@@ -214,13 +215,17 @@ class Stepping:
     def _first_forward(self, module: nn.Module, args: Any) -> None:
         if torch.compiler.is_compiling() or not torch.is_grad_enabled() or not module.training:
             return
-        if self._guard.is_on and module not in self._passed:
-            self._guard.run(self._watch_running, module)
+        if self._catcher.is_on and module not in self._passed:
+            self._catcher.run(self._watch_running, module)
 
     def _watch_running(self, module: nn.Module) -> None:
         """Watch a model that no optimizer is known to train: it may be trained by hand."""
+        # Modules that run inside a backward, a trace or a transform are not the training's own
+        # forward.
         if current_task() != -1 or tracing_state() is not None or transform_running() is not None:
             return
+        # Before anything that may return: each module is looked at once, and the hook runs for
+        # every call.
         self._passed.add(module)
         params = {id(param) for param in module.parameters() if param.requires_grad}
         if not params or any(model.holds(module) for model in self.models):
@@ -237,8 +242,9 @@ class Stepping:
         self._enter(model, module)  # Its own hooks were put on too late for this call.
 
     def _registered(self, module: nn.Module, name: str, child: nn.Module | None) -> None:
+        # By name, since importing the class would import all of the compiler.
         if name == "_orig_mod" and type(module).__name__ == "OptimizedModule" and child is not None:
-            self._guard.run(self._compiled, module, child)
+            self._catcher.run(self._compiled, module, child)
 
     def _compiled(self, wrapper: nn.Module, inner: nn.Module) -> None:
         """``torch.compile`` wraps a model: it must not meet hooks on all modules."""
@@ -255,8 +261,8 @@ class Stepping:
     # ------------------------------------------------------------------ steps
 
     def _entered(self, model: TrainedModel, module: nn.Module) -> None:
-        if self._guard.is_on and current_task() == -1:
-            self._guard.run(self._enter, model, module)
+        if self._catcher.is_on and current_task() == -1:
+            self._catcher.run(self._enter, model, module)
 
     def _enter(self, model: TrainedModel, module: nn.Module) -> None:
         """A forward of a model begins."""
@@ -285,4 +291,4 @@ class Stepping:
         self._ended()
 
 
-keep_dynamo_out(Stepping._before_step, Stepping._after_step, Guard.run)
+keep_dynamo_out(Stepping._before_step, Stepping._after_step, FaultCatcher.run)

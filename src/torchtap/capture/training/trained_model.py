@@ -46,6 +46,8 @@ class TrainedModel:
         self.is_certain = is_certain
         # Weakly: a program that drops its model must be able to free it in the middle of the run.
         self.root = weakref.ref(root)
+        # Ids and no references: torch.utils.swap_tensors refuses a parameter that anything refers
+        # to, even weakly.
         self.params = {id(param) for param in root.parameters()}
         self.watch: Watch | None = None
         self.state = ModelState()
@@ -68,6 +70,8 @@ class TrainedModel:
         number = shared_number(modules.values())
         self._entry = EntryHook(partial(entered, self))
         for path in ("", *outermost_parts(modules)):
+            # Apart from the others, since a model that is called as a whole needs none on its
+            # parts.
             calls = self._calls_of_parts if path else self._calls
             calls.put_on(modules[path], before=self._entry, number=number)
 
@@ -112,6 +116,8 @@ class TrainedModel:
         mode = bool(getattr(root, "training", True))
         if not torch.is_grad_enabled():
             return None if mode and self.is_part(module) else False
+        # A model that was never in training mode may be trained in eval mode, as for fine-tuning
+        # with frozen batch norms.
         self.was_in_training_mode = self.was_in_training_mode or mode
         return mode or not self.was_in_training_mode
 

@@ -37,7 +37,7 @@ class Measured:
     """Measures each model, and keeps the statistics in memory."""
 
     def sinks(self, model: TrainedModel) -> list[Sink]:
-        """``tt.Stats``; means over samples would take a copy of each output."""
+        """Return ``tt.Stats``; means over samples would take a copy of each output."""
         return [Stats(sample_mean=())]
 
     def begin(self, model: TrainedModel) -> int:
@@ -129,6 +129,7 @@ class WatchedModels:
 
     def drop_uncertain(self) -> None:
         """Forget models that only ran, now that an optimizer has told which are trained."""
+        # One that has ended a step by its backwards is trained by hand and stays.
         for model in [one for one in self.models if not one.is_certain and not one.num_steps]:
             self.models.remove(model)
             self._cycle.models.remove(model.state)

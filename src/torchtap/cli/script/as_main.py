@@ -24,7 +24,7 @@ _PACKAGE = str(Path(__file__).parents[2]) + os.sep
 
 
 def readable_script(script: str) -> str:
-    """A script that is there.
+    """Return a script that is there.
 
     Raises:
         InputError: it is not, or is a folder, or may not be read.

@@ -208,7 +208,7 @@ class LateDisk:
             self._disk.close()
 
     def contents(self) -> Sequence[Record]:
-        """The records of the steps that were committed."""
+        """Return the records of the steps that were committed."""
         return () if self._disk is None else self._disk.contents()
 
     @property
@@ -251,7 +251,7 @@ class MeasuredDisk:
 
 
 def _step_after(path: Path, rank: int) -> int:
-    """The number after the last step that a rank has written."""
+    """Return the number after the last step that a rank has written."""
     from torchtap.runs.open_run import open_run
     from torchtap.runs.store.layout import attempts_in, rank_folder
 

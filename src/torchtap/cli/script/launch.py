@@ -281,7 +281,7 @@ class Watching:
 
 
 def launched_rank() -> int | None:
-    """The rank of this process under ``torchrun``; ``None`` outside of it."""
+    """Return the rank of this process under ``torchrun``; ``None`` outside of it."""
     rank = os.environ.get("RANK", "")
     return int(rank) if rank.isdecimal() else None
 

@@ -177,7 +177,7 @@ def _rows(
 
 
 def _inside(path: str, worst: Mapping[str, _Measured]) -> str:
-    """The module inside that has the error, if one has most of it."""
+    """Return the module inside that has the error, if one has most of it."""
     own = worst[path]
     if not own.verdict.is_finding:
         return ""
@@ -255,7 +255,7 @@ def _rounded(tensor: Tensor, dtype: torch.dtype) -> Tensor:
 def _run(
     module: nn.Module, captured: Captured, cast: Cast, default: torch.dtype
 ) -> dict[str, Tensor]:
-    """The tensors that a copy of the module returns, with all its numbers cast."""
+    """Return the tensors that a copy of the module returns, with all its numbers cast."""
     twin = copied_module(module)
     inner = dict(twin.named_modules())
     for name, value in captured.buffers.items():

@@ -63,7 +63,7 @@ class Call(Printed):
         return self.args, self.kwargs
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
-        """Every tensor that is held, by what it is and by its name."""
+        """Return every tensor that is held, by what it is and by its name."""
         return {
             "argument": tensors_in(arguments_by_name(self.args, self.kwargs)),
             "parameter": dict(self.module.named_parameters()),
@@ -123,7 +123,7 @@ class Call(Printed):
 
 
 def title_of(call: Call) -> str:
-    """``call 0 of blocks.1 (Block)``."""
+    """Return ``call 0 of blocks.1 (Block)``."""
     return f"call {call.call} of {call.path or '.'} ({type(call.module).__name__})"
 
 

@@ -73,7 +73,7 @@ class Nodes:
             raise InputError(f"{''.join(self._way)} cannot be written: {error}") from None
 
     def node(self, value: Any) -> Node:
-        """The node of one value."""
+        """Return the node of one value."""
         if value is None or type(value) in (bool, int, str):
             return value
         if type(value) is float:
@@ -86,18 +86,18 @@ class Nodes:
         return self.object(value)
 
     def part(self, value: Any, name: str) -> Node:
-        """The node of a part; its name is kept for messages, if it cannot be written."""
+        """Return the node of a part; its name is kept for messages, if it cannot be written."""
         self._way.append(name)
         node = self.node(value)
         self._way.pop()
         return node
 
     def parts(self, values: Any) -> list[Node]:
-        """The nodes of items in their order."""
+        """Return the nodes of items in their order."""
         return [self.part(one, f"[{place}]") for place, one in enumerate(values)]
 
     def pairs(self, table: Mapping[Any, Any]) -> list[list[Node]]:
-        """The nodes of keys and values."""
+        """Return the nodes of keys and values."""
         return [[self.node(key), self.part(one, f"[{key!r}]")] for key, one in table.items()]
 
     def number(self, value: Any) -> int:
@@ -107,7 +107,7 @@ class Nodes:
     # ------------------------------------------------------------------ tensors
 
     def tensor(self, value: Tensor) -> Node:
-        """A tensor: its elements go to the flat tensors."""
+        """Return a tensor: its elements go to the flat tensors."""
         why = obstacle(value)
         if why is not None:
             raise UnwritableError(f"it is {why}")
@@ -125,7 +125,7 @@ class Nodes:
     # ------------------------------------------------------------------ modules and objects
 
     def module(self, value: nn.Module) -> Node:
-        """A module: its class by name, its tables and its attributes."""
+        """Return a module: its class by name, its tables and its attributes."""
         if isinstance(value, torch.jit.ScriptModule):
             raise UnwritableError("it is a ScriptModule, whose code is in no class")
         number = self.number(value)
@@ -170,7 +170,7 @@ class Nodes:
         return ["dict", self.number(own), pairs]
 
     def object(self, value: Any) -> Node:
-        """An object of a class: its items, if it is a container, and its attributes."""
+        """Return an object of a class: its items, if it is a container, and its attributes."""
         kind = type(value)
         if isinstance(value, (int, str, float, bytes, set, frozenset, types.ModuleType)):
             raise UnwritableError(f"it is {in_words(value)}, a class of its own")
@@ -205,7 +205,7 @@ def _state(value: Any) -> dict[str, Any]:
 
 
 def _mangled(name: str, kind: type) -> str:
-    """The name under which a class holds what its body calls ``__name``."""
+    """Return the name under which a class holds what its body calls ``__name``."""
     is_private = name.startswith("__") and not name.endswith("__")
     return f"_{kind.__name__.lstrip('_')}{name}" if is_private else name
 

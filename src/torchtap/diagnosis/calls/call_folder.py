@@ -52,7 +52,7 @@ def write_both(
 
 
 def written(call: Call) -> tuple[str, dict[str, Tensor]]:
-    """A call as text and flat tensors.
+    """Return a call as text and flat tensors.
 
     Raises:
         InputError: something cannot be written; it is named with its place.
@@ -83,7 +83,7 @@ def _every_tensor(call: Call) -> Iterator[Tensor]:
 
 
 def _files(path: Path) -> tuple[str, dict[str, Tensor]]:
-    """The text and the flat tensors of a folder, or of an exported script."""
+    """Return the text and the flat tensors of a folder, or of an exported script."""
     if path.suffix in (".py", ".safetensors") and path.is_file():
         tensors = path.with_suffix(".safetensors")
         if not tensors.is_file():

@@ -95,8 +95,10 @@ class CallGradients:
         self._arriving.clear()
         self._arguments = arguments
         self._first = sequence_number()
+        # A call without a graph has no gradients, and its tensors are not to be held.
         if not torch.is_grad_enabled():
             return
+        # By identity: a parameter that is handed in as an argument is counted once, as a parameter.
         given = tensors_in(arguments_by_name(*arguments))
         own = {id(parameter) for parameter in module.parameters()}
         tensors = [

@@ -29,7 +29,7 @@ def export_call(call: Call, path: Path) -> Path:
 
 
 def script_text(call: Call, text: str) -> str:
-    """The script of a call that was written as ``text``."""
+    """Return the script of a call that was written as ``text``."""
     head = title_of(call)
     bodies, imports = [], set[str]()
     for part in _PARTS:
@@ -59,7 +59,7 @@ def script_text(call: Call, text: str) -> str:
 
 
 def _taken_apart(source: str) -> tuple[list[str], str]:
-    """The imports of a file, without our own, and its text without imports and docstring."""
+    """Return the imports of a file, without our own, and its text without imports and docstring."""
     lines = source.splitlines()
     imports = []
     for number, node in enumerate(ast.parse(source).body):

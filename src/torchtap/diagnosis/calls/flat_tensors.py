@@ -80,7 +80,7 @@ class FlatTensors:
         return "strided", self._strided(own), []
 
     def tensors(self) -> dict[str, Tensor]:
-        """The flat tensors by name."""
+        """Return the flat tensors by name."""
         return self._tensors
 
     def _strided(self, tensor: Tensor) -> dict[str, Any]:
@@ -129,14 +129,14 @@ def _span(tensor: Tensor) -> tuple[int, int]:
 
 
 def _storable(flat: Tensor) -> Tensor:
-    """A flat tensor in a dtype that safetensors has."""
+    """Return a flat tensor in a dtype that safetensors has."""
     if flat.is_complex():
         return _storable(torch.view_as_real(flat))
     return flat if flat.dtype in _NAMED else flat.view(torch.uint8)
 
 
 def _quantized(tensor: Tensor) -> Described:
-    """Its numbers, and how they are rounded; quantised again they are the same."""
+    """Return its numbers, and how they are rounded; quantised again they are the same."""
     traits: dict[str, Any] = {"dtype": str(tensor.dtype).removeprefix("torch."), "axis": None}
     if tensor.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
         scales = torch.tensor([tensor.q_scale()], dtype=torch.float64)

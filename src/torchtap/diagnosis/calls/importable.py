@@ -21,7 +21,7 @@ def in_words(value: Any) -> str:
 
 
 def name_of(value: Any) -> str:
-    """``package.module:Outer.inner`` of a class or function that can be imported.
+    """Return ``package.module:Outer.inner`` of a class or function that can be imported.
 
     Raises:
         UnwritableError: it cannot be, as it stands in a function, in ``__main__``, or nowhere.

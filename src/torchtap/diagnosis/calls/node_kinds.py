@@ -111,7 +111,7 @@ _PLAIN: dict[type, Callable[[Nodes, Any], Node]] = {
 
 
 def _container(nodes: Nodes, value: Any) -> Node:
-    """A dict, list or set; one of an own class is an object with items."""
+    """Return a dict, list or set; one of an own class is an object with items."""
     write = _PLAIN.get(type(value))
     return nodes.object(value) if write is None else write(nodes, value)
 

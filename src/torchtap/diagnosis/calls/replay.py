@@ -141,7 +141,7 @@ def _unchecked(recorded: Result, again: Result) -> tuple[str, ...]:
 
 
 def _prepared(call: Call, module: nn.Module | None) -> tuple[nn.Module, Arguments]:
-    """A module that may be written, and arguments that refer to its parameters."""
+    """Return a module that may be written, and arguments that refer to its parameters."""
     given = copied_module(call.module if module is None else module)
     if module is not None:
         _lend(given, call.module)

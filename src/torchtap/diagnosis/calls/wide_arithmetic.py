@@ -68,6 +68,7 @@ class Wide(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Run one operation."""
         kwargs = kwargs or {}
         name = func.overloadpacket.__name__
+        # PyTorch tags every operation that draws from a generator so.
         if torch.Tag.nondeterministic_seeded in func.tags:
             return self._drawn(func, name, args, kwargs)
         if kwargs.get("dtype") in _WIDE:
@@ -84,9 +85,11 @@ class Wide(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
         if name in ("native_dropout", "_fused_dropout"):
             _, mask = func(narrow(args[0]), *args[1:], **kwargs)
+            # The mask is that of the narrow run; the division is done in float64.
             keep = 1 - args[1]
             return (args[0] * mask / keep if keep else args[0] * 0), mask
         drawn = func(*tree_map(narrow, args), **tree_map(narrow, kwargs))
+        # x.normal_() must fill the program's own tensor, and not a narrowed copy.
         if name.endswith("_") and isinstance(drawn, Tensor):
             return args[0].copy_(drawn)
         return tree_map(lambda one: widened(one) if isinstance(one, Tensor) else one, drawn)
@@ -100,6 +103,8 @@ class Wide(TorchDispatchMode):  # type: ignore[no-untyped-call]
         finite = result.detach().nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
         seen.largest = max(seen.largest, float(finite.abs().max()))
         if name in ("add", "add_"):
+            # A sum that a loop makes term by term is no single operation; additions of one shape
+            # count together.
             self._additions[result.shape] += 1
         terms = num_terms(name, args, result)
         seen.terms = max(seen.terms, terms, self._additions[result.shape])
@@ -128,7 +133,7 @@ def _magnitudes(args: tuple[Any, ...]) -> list[float]:
 
 
 def num_terms(name: str, args: tuple[Any, ...], result: Tensor) -> int:
-    """How many terms each element of a result is the sum of."""
+    """Return how many terms each element of a result is the sum of."""
     if name in _PRODUCTS:
         return int(args[_PRODUCTS[name]].shape[-1])
     if name in _CONVOLUTIONS:

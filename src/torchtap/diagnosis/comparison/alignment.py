@@ -53,6 +53,7 @@ def _by_path(ones: Sequence[Call], twos: Sequence[Call], renaming: Renaming) -> 
     pairs = []
     renamed = {call.path: renaming.of(call.path) for call in ones}
     moved = _moved(ones, twos)
+    # False sorts before True: those that ``map`` names first.
     for call in sorted(ones, key=lambda call: renamed[call.path] == call.path):
         path = renamed[call.path]
         other = known.get((path, call.number, call.phase))
@@ -118,8 +119,10 @@ def _aligned(
     score = _scores(ones, twos, fixed)
     rows, columns = len(ones), len(twos)
     best = [[0.0] * (columns + 1) for _ in range(rows + 1)]
+    # From the end, so that the walk below goes forward.
     for i in range(rows - 1, -1, -1):
         for j in range(columns - 1, -1, -1):
+            # Calls that are not alike at all are never paired; leaving one out costs nothing.
             both = best[i + 1][j + 1] + score[i][j] if score[i][j] > 0 else -1.0
             best[i][j] = max(both, best[i + 1][j], best[i][j + 1])
     pairs, i, j = [], 0, 0
@@ -158,11 +161,13 @@ def _scores(ones: Sequence[Call], twos: Sequence[Call], fixed: Sequence[Pair]) -
 
 
 def _parents(calls: Sequence[Call], every: Sequence[Call]) -> dict[int, Call]:
-    """The innermost call around each call, of those in ``every``."""
+    """Return the innermost call around each call, of those in ``every``."""
     parents: dict[int, Call] = {}
     for call in calls:
         around = [one for one in every if one.holds(call)]
         if around:
+            # The longest path is that of the innermost, since each path around is a beginning of
+            # it.
             parents[id(call)] = max(around, key=lambda one: len(one.path))
     return parents
 

@@ -73,7 +73,7 @@ def between(one: Compared, found: Sequence[Compared], alone: Alone) -> tuple[str
 def _missing(
     pair: Pair, alone: Alone, inner: Sequence[Compared], child: Compared | None
 ) -> tuple[Call, str] | None:
-    """The call of one side alone that stands where the values depart, and the side.
+    """Return the call of one side alone that stands where the values depart, and the side.
 
     One that hands its input on is not missed, and neither are calls whose parameters together are
     those of calls that only the other side has, as where three weights are one.
@@ -140,7 +140,7 @@ def _crossing(pairs: Sequence[Pair]) -> tuple[str, str] | None:
 
 
 def _departing(inner: Sequence[Compared]) -> Compared | None:
-    """The first call whose input departs by more than all outputs before it."""
+    """Return the first call whose input departs by more than all outputs before it."""
     worst = 0.0
     for other in sorted(inner, key=lambda each: _begin(_of_side(each, 0))):
         row = other.row

@@ -36,7 +36,7 @@ class ComparedStep:
 
 
 def alone_of(sides: tuple[StepCalls, StepCalls], pairs: Sequence[Pair]) -> Alone:
-    """The calls that have no partner."""
+    """Return the calls that have no partner."""
     paired = {id(call) for pair in pairs for call in (pair.one, pair.two)}
     ones, twos = ([call for call in side.calls if id(call) not in paired] for side in sides)
     return Alone(ones, twos)

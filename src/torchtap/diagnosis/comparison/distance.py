@@ -56,7 +56,7 @@ EQUAL = Distance()
 
 
 def distance(one: Values, two: Values) -> Distance:
-    """The distance of nested values, leaf by leaf.
+    """Return the distance of nested values, leaf by leaf.
 
     Leaves are matched by their names, and what is left over by its number of elements, in order.
     Where one side has more tensors, such as a cache beside the logits, those of the other side are
@@ -92,7 +92,7 @@ def _kind(value: Value) -> str:
 
 
 def overall_distance(parts: Iterable[Distance]) -> Distance:
-    """The distance of all parts together."""
+    """Return the distance of all parts together."""
     distances = list(parts)
     if not distances:
         return EQUAL

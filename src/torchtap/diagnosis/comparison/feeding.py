@@ -119,12 +119,12 @@ class Feeder:
         return replace(self.two, arguments=arguments, around=around, modes=modes, buffers=buffers)
 
     def reference_mode(self, path: str) -> bool | None:
-        """The mode of the module that stands for one of the candidate's."""
+        """Return the mode of the module that stands for one of the candidate's."""
         home = next((one for one, two in self.homes.items() if two == path), path)
         return self.one.modes.get(home, self.one.modes.get(""))
 
     def lent_buffers(self) -> dict[str, Tensor]:
-        """The reference's buffers under the names of the candidate."""
+        """Return the reference's buffers under the names of the candidate."""
         buffers = {}
         left = dict(self.one.buffers)
         for name, own in self.two.buffers.items():
@@ -195,7 +195,7 @@ class Feeder:
         return generators
 
     def differing(self) -> list[ParameterPair]:
-        """The parameters that have another value than in the reference."""
+        """Return the parameters that have another value than in the reference."""
         return [pair for pair in self.params if not (pair.is_equal or pair.is_transposed)]
 
     def has_other_buffers(self) -> bool:
@@ -253,5 +253,5 @@ def _tensor(value: Any) -> Tensor:
 
 
 def relative(found: Distance | None) -> float:
-    """The relative distance; NaN where there is none."""
+    """Return the relative distance; NaN where there is none."""
     return math.nan if found is None else found.relative

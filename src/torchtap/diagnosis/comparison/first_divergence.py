@@ -30,7 +30,7 @@ class Divergence:
 
 
 def first_divergence(found: Sequence[Compared], why: Why) -> Divergence | None:
-    """The first row that adds a difference beyond rounding; ``None`` if there is none.
+    """Return the first row that adds a difference beyond rounding; ``None`` if there is none.
 
     Forward comes before backward, and both before parameters and what is computed of gradients.
     Where nothing adds and inputs differ, it is the input that does.

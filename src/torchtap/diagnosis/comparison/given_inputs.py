@@ -69,7 +69,7 @@ def _take(left: dict[str, Tensor], name: str, own: Tensor) -> Tensor | None:
 
 
 def _in_form_of(value: Tensor, own: Tensor, dtype: torch.dtype) -> Tensor:
-    """The value with shape and strides as the candidate was given."""
+    """Return the value with shape and strides as the candidate was given."""
     if value.is_nested or own.is_nested or value.layout != own.layout:
         return value
     made = value.detach().reshape(own.shape).to(dtype)

@@ -64,7 +64,7 @@ class LiveSide:
 
     @property
     def model(self) -> nn.Module:
-        """The outermost module, wrappers looked through."""
+        """Return the outermost module, wrappers looked through."""
         return self.modules[""]
 
     @property

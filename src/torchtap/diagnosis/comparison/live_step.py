@@ -128,7 +128,7 @@ class LiveStep:
         return Feeder(modules[1], modules[0], one, two, parameter_pairs(*modules, inside), inside)
 
     def _fed(self, one: Compared, homes: Mapping[str, str]) -> Compared:
-        """The row of an output with what the call adds."""
+        """Return the row of an output with what the call adds."""
         row = one.row
         if one.pair is None or row.port != "output" or not row.is_beyond:
             return one
@@ -139,7 +139,7 @@ class LiveStep:
         return self._raised(replace(one, row=replace(row, added=added)), feeder, None)
 
     def _fed_backward(self, one: Compared, homes: Mapping[str, str]) -> Compared:
-        """The row of a gradient with what the call adds in the backward."""
+        """Return the row of a gradient with what the call adds in the backward."""
         row = one.row
         if one.pair is None or row.port != "grad_input" or not row.is_beyond:
             return one

@@ -57,7 +57,7 @@ class Row:
 
     @property
     def name(self) -> str:
-        """The paths, where they differ with an arrow between them."""
+        """Return the paths, where they differ with an arrow between them."""
         return self.path if self.path == self.other else f"{self.path} → {self.other}"
 
 

@@ -30,7 +30,7 @@ def epsilon(dtype: str) -> float:
 
 
 def coarsest(dtypes: Iterable[str]) -> str:
-    """The dtype of the fewest digits; empty where nothing rounds."""
+    """Return the dtype of the fewest digits; empty where nothing rounds."""
     return max((dtype for dtype in dtypes if epsilon(dtype)), key=epsilon, default="")
 
 

@@ -87,7 +87,7 @@ class RunCauses:
         )
 
     def _differing(self, one: Compared, port: str) -> Compared | None:
-        """The state of a call's module that differs most."""
+        """Return the state of a call's module that differs most."""
         path = "" if one.row.path == "." else str(one.row.path)
         own = [
             other

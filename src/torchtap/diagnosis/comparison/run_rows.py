@@ -128,7 +128,7 @@ class _Terms:
 
 
 def kinks_of(found: Sequence[Compared], pairs: Sequence[Pair]) -> float:
-    """The distance that gradients of parameters may have: 0 where all outputs are equal."""
+    """Return the distance that gradients of parameters may have: 0 where all outputs are equal."""
     if all(one.is_equal for one in found if one.row.port == "output"):
         return 0.0
     dtypes = [dtype for pair in pairs for dtype in dtypes_of_pair(pair)]

@@ -15,7 +15,7 @@ HEADERS = ("module", "port", "call", "total", "inherited", "added", "tolerance",
 
 
 def show_comparison(found: Comparison) -> Page:
-    """The verdict, the first difference, a table of the rows, and the notes."""
+    """Return the verdict, the first difference, a table of the rows, and the notes."""
     parts: list[Part] = [*_verdict(found)]
     if found.rows:
         rows = [row_cells(row, is_first=row is found.first) for row in found.rows]
@@ -41,7 +41,7 @@ def _verdict(found: Comparison) -> list[Part]:
 
 
 def _steps(found: Comparison) -> str:
-    """`` in the 3 steps that both have; the candidate has 2 more``."""
+    """Return `` in the 3 steps that both have; the candidate has 2 more``."""
     if not found.steps:
         return ""
     count = plural(len(found.steps), "step")
@@ -59,13 +59,13 @@ def _place(row: Row) -> str:
 
 
 def row_cells(row: Row, *, is_first: bool = False) -> list[str | Cell]:
-    """The cells of a row, one for each of ``HEADERS``."""
+    """Return the cells of a row, one for each of ``HEADERS``."""
     tone = "bad" if is_first else "" if row.is_beyond else "dim"
     return [Cell(text, tone) for text in row_texts(row)]
 
 
 def row_texts(row: Row) -> list[str]:
-    """A row as texts, one for each of ``HEADERS``."""
+    """Return a row as texts, one for each of ``HEADERS``."""
     return [row.name, row.port, str(row.call), *map(_distance, _numbers(row)), row.cause or NONE]
 
 

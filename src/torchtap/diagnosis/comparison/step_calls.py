@@ -43,7 +43,7 @@ class Call:
 
     @property
     def name(self) -> str:
-        """The path as text."""
+        """Return the path as text."""
         return self.path or "."
 
     def port(self, name: str) -> Values:

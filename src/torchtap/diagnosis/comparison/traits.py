@@ -39,7 +39,7 @@ class Traits:
 def traits_of(
     type_name: str, params: Iterable[Tensor], known: dict[int, _Norms] | None = None
 ) -> Traits:
-    """The traits of a module with these parameters, its own and those of its parts.
+    """Return the traits of a module with these parameters, its own and those of its parts.
 
     Args:
         type_name: of its class.

@@ -53,7 +53,7 @@ def compare_modules(
 def _wanted(
     one: Mapping[str, Tensor], two: Mapping[str, Tensor]
 ) -> tuple[list[str] | None, list[str] | None]:
-    """The outputs that the loss is made of: those that both have, with as many elements."""
+    """Return the outputs that the loss is made of: those that both have, with as many elements."""
     floating = [
         {leaf: value for leaf, value in side.items() if value.is_floating_point()}
         for side in (one, two)

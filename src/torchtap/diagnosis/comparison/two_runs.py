@@ -117,7 +117,7 @@ def _without_inputs(found: Sequence[Compared]) -> list[Compared]:
 
 
 def _steps(a: Run, b: Run) -> tuple[list[tuple[int, int]], list[str]]:
-    """The steps that are compared with each other, and what is to be known of the others."""
+    """Return the steps that are compared with each other, and what is to be known of the others."""
     common = sorted(set(a.steps) & set(b.steps))
     if common:
         others = [set(run.steps) - set(common) for run in (a, b)]

@@ -86,7 +86,7 @@ def _num_samples(call: KeptCall) -> int:
 
 
 def _ids_of(at: int, nums: Sequence[int], ids: Ids, *, is_all: bool) -> Ids:
-    """The ids of one batch, where it is certain which they are."""
+    """Return the ids of one batch, where it is certain which they are."""
     if is_all and len(ids) == sum(nums):
         return ids[sum(nums[:at]) : sum(nums[: at + 1])]
     # The model may be called several times for the same samples.

@@ -160,7 +160,7 @@ class Events:
 
 
 def _key(tensor: Tensor) -> int:
-    """The memory of a tensor; of a ``DTensor`` that of the part that this rank holds."""
+    """Return the memory of a tensor; of a ``DTensor`` that of the part that this rank holds."""
     tensor = local(tensor)[0]
     # What has no storage of its own (sparse, wrapped) is told apart as an object, which is held.
     return storage_id(tensor) or id(tensor)

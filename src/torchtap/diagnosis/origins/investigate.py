@@ -169,7 +169,7 @@ def _why_not(kept: Kept, calls: Sequence[KeptCall], evidence: Evidence) -> str:
 
 
 def _unexplained(evidence: Evidence, note: str) -> Origin:
-    """An origin that says which gradient is not finite, and why no more is known."""
+    """Return an origin that says which gradient is not finite, and why no more is known."""
     gradients = [param.grad for param in evidence.params if param.grad is not None]
     bad = next((one for one in tensors_of(gradients) if badness(one)), None)
     if bad is None:

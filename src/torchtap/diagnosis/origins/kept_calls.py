@@ -218,7 +218,7 @@ class Kept:
 
 
 def _versions(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[int]:
-    """How often each tensor among arguments was written into, where PyTorch counts it."""
+    """Return how often each tensor among arguments was written into, where PyTorch counts it."""
     found = (tensor for value in (*args, *kwargs.values()) for tensor in _tensors(value))
     return [one._version for one in found if obstacle(one) is None and not one.is_inference()]
 

@@ -125,7 +125,7 @@ class _Located:
 
     @property
     def num_samples(self) -> int:
-        """The number of samples of the batch; 0 without any."""
+        """Return the number of samples of the batch; 0 without any."""
         return num_samples(tensors_of(self._batch))
 
     def trace(self, *, is_unscaled: bool = False) -> Origin | None:

@@ -99,6 +99,7 @@ def _write(tensor: Tensor, copy: Any) -> None:
         tensor.detach().copy_(copy)
         return
     storage = tensor.untyped_storage()
+    # The step may have resized it (resize_, or FSDP that frees a storage).
     if storage.nbytes() != copy.nbytes():
         storage.resize_(copy.nbytes())
     storage.copy_(copy)
@@ -169,6 +170,7 @@ def _module(module: nn.Module) -> Undo:
         mode = getattr(module, "training", None)
         return lambda: None if mode is None else module.train(mode)
     held = vars(module)
+    # The table itself and its content: hooks and compiled code hold the very dict.
     tables = [(held[name], dict(held[name])) for name in _TABLES]
     plain = {name: one for name, one in held.items() if isinstance(one, _PLAIN)}
 
@@ -192,6 +194,7 @@ def _optimizer(optimizer: Optimizer) -> Undo:
     attributes = {name: one for name, one in vars(optimizer).items() if isinstance(one, _PLAIN)}
 
     def undo() -> None:
+        # load_state_dict() assigns another dict.
         optimizer.state = state
         state.clear()
         for key, (own, before) in states.items():
@@ -221,7 +224,7 @@ def _shallow(held: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _copied(value: Any) -> Any:
-    """A copy of lists and dicts, at two levels; of anything else the value itself."""
+    """Return a copy of lists and dicts, at two levels; of anything else the value itself."""
     if type(value) is list:
         return list(value)
     if isinstance(value, dict):

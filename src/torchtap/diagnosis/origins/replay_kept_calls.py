@@ -31,7 +31,7 @@ Cut = Callable[[Tensor], Tensor]
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """All samples."""
+    """Return all samples."""
     return tensor
 
 
@@ -122,6 +122,7 @@ class Replay:
                 around.enter_context(torch.autocast(device, dtype, enabled=is_on))
             if call.lent is None:
                 return tensors_of(module(*args, **kwargs))
+            # Parameters that were lent for the call (a meta-learner's) are lent again.
             return tensors_of(torch.func.functional_call(module, call.lent, args, kwargs))
 
     def _restore(self, call: KeptCall) -> None:
@@ -168,6 +169,7 @@ class Replay:
         gradients: list[tuple[int, Tensor]] = []
         params = [*(call.lent or {}).values()] or list(self._model.parameters())
         params = [param for param in params if param.requires_grad]
+        # Backward by backward, in their order: gradients of one that were sent by several losses.
         for task in dict.fromkeys(one.task for one in call.gradients):
             own = [one for one in call.gradients if one.task == task and one.place < len(outs)]
             ends = [outs[one.place] for one in own]
@@ -178,6 +180,7 @@ class Replay:
                 for end, one, gradient in zip(ends, own, given, strict=True):
                     put = partial(_put, one, gradient, sent)
                     hooks.callback(end.register_hook(put).remove)  # type: ignore[no-untyped-call]
+                # From zeros: the hooks put in what had arrived.
                 gradients += _gradients(ends, [torch.zeros_like(one) for one in ends], params)
         return gradients
 

@@ -234,9 +234,12 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         # likely one.
         if numbers and not parents and self._read is not None:
             parents, worst = [self._read], NAN
+        # A result is not worse than its operands (an Inf stays an Inf): it was passed on, and not
+        # made here.
         if parents and now <= worst:
             own = self._passed_on(operation, result, taken, parents)
         else:
+            # masked_fill(mask, -inf): the program wrote the infinity down itself.
             inside = any(map(math.isinf, numbers)) and now == INFINITE
             origin = self._describe(operation, result.tensor, taken)
             if operation.is_collective and not parents:
@@ -292,6 +295,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
             place = running
             line = running_line()
         else:
+            # A checkpoint runs forwards inside a backward, under a node.
             is_again = running is not None and running.phase == RECOMPUTE
             phase = FORWARD if is_again else BACKWARD
             place = running or self.calls.of_node(node)

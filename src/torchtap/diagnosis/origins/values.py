@@ -121,7 +121,7 @@ def shown(tensor: Tensor, index: Index | None = None) -> str:
 
 
 def _shown_there(tensor: Tensor, index: Index | None) -> str:
-    """The element that a pointwise operation took for its element at an index."""
+    """Return the element that a pointwise operation took for its element at an index."""
     if (
         not index
         or tensor.ndim > len(index)

@@ -133,7 +133,7 @@ def filled(tensor: Tensor, number: float) -> Tensor:
 
 
 def put_in_place(tensor: Tensor, new: Tensor, record: Record, hint: str = KEEPS) -> Tensor:
-    """``new`` in the place of ``tensor``, in its graph."""
+    """Return ``new`` in the place of ``tensor``, in its graph."""
     if new.dtype != tensor.dtype:
         raise EditError(
             f"The edit at {place(record)} has {kind_of(new)} to put in the place of "

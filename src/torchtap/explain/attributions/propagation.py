@@ -103,10 +103,14 @@ def lrp(variable: Variable, *, epsilon: float = 1e-9) -> AttributionResult:
         if out is None:
             return
         out = wide(out)  # In half precision a small epsilon is 0, and 0 / 0 is no share.
+        # A linear node hands its gradient on times the weights: with out / stabilised in front, the
+        # relevance of an output is shared out by the contributions of its inputs.
         if name in _LINEAR and epsilon:
             stabilised = out + torch.where(out >= 0, epsilon, -epsilon).to(out)
             node.register_prehook(_times(out / stabilised))
         elif name in _THROUGH_ZERO and operation.input is not None:
+            # Relevance through an activation stays as it is, so as a gradient it is output over
+            # input.
             ratio = out / wide(operation.input)
             node.register_hook(_in_place_of_derivative(ratio.masked_fill(operation.input == 0, 0)))
 
@@ -130,6 +134,7 @@ def deeplift(variable: Variable, *, baselines: float | Tensor | None = None) -> 
     """
     baseline = variable.spread(baselines, "baselines")
     reference = Operations(inputs=_ACTIVATIONS)
+    # The activations at the baseline; its gradient is not needed.
     variable.gradient(baseline, recorder=reference)
     operations = Operations(inputs=_ACTIVATIONS)
     pairs: dict[Key, tuple[Operation, Operation]] = {}
@@ -142,6 +147,7 @@ def deeplift(variable: Variable, *, baselines: float | Tensor | None = None) -> 
             rise_in = wide(one.input) - wide(two.input)
             rise_out = wide(one.output) - wide(two.output)
             is_same = _are_same(one.input, two.input)
+            # The rescale rule: a multiplier is the rise of the output over that of the input.
             node.register_hook(_in_place_of_derivative(rise_out / rise_in, but_for=is_same))
 
     def before_backward(scores: Tensor, values: Tensor) -> None:
@@ -213,6 +219,7 @@ def _in_place_of_derivative(
         if own is None or arrived is None:
             return grad_inputs
         new = _scaled(arrived, factor)
+        # Other operands, such as the weight of a PReLU, get their own gradient.
         return (new if but_for is None else torch.where(but_for, own, new), *grad_inputs[1:])
 
     return hook
@@ -253,6 +260,8 @@ def _follow(
     Raises:
         InputError: an operation has no rule; the first one is named.
     """
+    # In the order of the forward, so that the first operation without a rule is the one that is
+    # named.
     nodes = sorted(nodes_between(scores, values), key=lambda node: node._sequence_nr())
     on_way = set(nodes)
     for node in nodes:
@@ -289,5 +298,7 @@ def _why_none(node: Any, name: str, known: frozenset[str], on_way: set[Any], val
 def _operands(node: Any, on_way: set[Any], values: Tensor) -> list[int]:
     """Return places of the operands that depend on the value."""
     end = torch.autograd.graph.get_gradient_edge(values).node
+    # By node and not by edge: a node on the way depends on the value, whichever of its outputs is
+    # used.
     following = [one for one, _ in node.next_functions]
     return [place for place, one in enumerate(following) if one in on_way or one is end]

@@ -86,6 +86,7 @@ def why_like_rectifier(node: Any, on_way: Collection[Any], operations: Operation
     operands = [n for n, (one, _) in enumerate(node.next_functions) if one in on_way]
     if name in _MASKS or (name == "mul" and len(operands) == 1):
         return _why_mask(node, name, operands, operations)
+    # x * sigmoid(x): both factors come from the same elements.
     if name in _PRODUCTS and len(operands) > 1 and _gates_itself(node):
         return (
             f"{node.name()}, a value times a function of itself, as SiLU and GELU are: it may let "
@@ -140,6 +141,7 @@ def _why_mask(node: Any, name: str, operands: list[int], operations: Operations)
         return why
     passes = passes.expand_as(found.output)
     passed, blocked = found.output[passes], found.output[:0]
+    # Of a product by a mask the input tells the signs: the output of what is blocked is zero.
     if name == "mul" and operands == [0]:
         passed = found.input.expand_as(passes)[passes]
     if name != "where" and operands == [0]:
@@ -159,6 +161,7 @@ def _passes(node: Any, name: str, operands: list[int]) -> Tensor | None:
     if not isinstance(factor, Tensor):
         return None
     is_mask = factor.dtype is torch.bool or bool((factor == 0).any())
+    # A mask of nothing but ones lets everything pass for this value, and may block another.
     is_mask = is_mask or (factor.numel() > 1 and bool((factor == 1).all()))
     return factor != 0 if is_mask and factor.dim() else None
 
@@ -166,6 +169,7 @@ def _passes(node: Any, name: str, operands: list[int]) -> Tensor | None:
 def _parts_by_sign(passed: Tensor, blocked: Tensor) -> bool:
     """Return whether all that passes may have been chosen by its sign."""
     above, below = bool((passed > 0).any()), bool((passed < 0).any())
+    # What passes has both signs, so the sign did not choose it.
     if above and below:
         return False
     same = (above and bool((blocked > 0).any())) or (below and bool((blocked < 0).any()))

@@ -72,7 +72,7 @@ class Variable:
 
     @property
     def base_scores(self) -> Tensor:
-        """The explained number of each row at the value, detached."""
+        """Return the explained number of each row at the value, detached."""
         if self._base_scores is None:
             with torch.no_grad():
                 self._base_scores = self._run(self.value, 1).detach()

@@ -123,12 +123,12 @@ def _sense(found: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _spatial(maps: Tensor) -> Tensor:
-    """``[B, C, *grid]`` as ``[B, C, places]``."""
+    """Return ``[B, C, *grid]`` as ``[B, C, places]``."""
     return maps.flatten(2)
 
 
 def _as_weights(weights: Tensor, maps: Tensor) -> Tensor:
-    """``[B, C]``, to be multiplied with ``[B, C, *grid]``."""
+    """Return ``[B, C]``, to be multiplied with ``[B, C, *grid]``."""
     return weights.reshape(*weights.shape, *[1] * (maps.dim() - 2))
 
 

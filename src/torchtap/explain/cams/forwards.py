@@ -295,7 +295,7 @@ def _try_several(
 
 
 def _per_channel(found: Tensor, rows: int) -> Tensor:
-    """``float64[rows, channels]`` of ``[channels, rows]``, or of one score for all rows."""
+    """Return ``float64[rows, channels]`` of ``[channels, rows]``, or of one score for all rows."""
     return found.double().mT.expand(rows, -1)
 
 

@@ -46,7 +46,7 @@ class Orders:
 
     @staticmethod
     def of(weights: Tensor, controls: list[Tensor], generator: torch.Generator) -> Orders:
-        """The largest value first; ties are drawn.
+        """Return the largest value first; ties are drawn.
 
         Args:
             weights: of the map, ``[B, places]``.

@@ -45,7 +45,7 @@ class Ground:
         return int(torch.tensor([self.base.shape[dim] for dim in self.dims]).prod())
 
     def placed(self, values: Tensor) -> Tensor:
-        """``[B, places]`` as ``[B, ...]``, which goes together with ``base``."""
+        """Return ``[B, places]`` as ``[B, ...]``, which goes together with ``base``."""
         shape = [1] * self.base.dim()
         shape[0] = values.shape[0]
         for dim in self.dims:

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from torchtap.failures.failure import UNNAMED, Explanation, Failure
-from torchtap.failures.operands import Operand, dtype_text, dtype_word, operands_of
+from torchtap.failures.operands import Operand, bounds_of, dtype_text, dtype_word, operands_of
 from torchtap.failures.parsed_source import grouped, replaced, written
 from torchtap.failures.situation_row import Situation, SituationRow, first_of
 from torchtap.failures.traceback_frame import MISSING
@@ -149,7 +149,12 @@ def _weighted(failure: Failure, name: str, value: Tensor, weight: Tensor) -> Exp
 
 
 def _index(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    return {"is_embedding": isinstance(failure.module, nn.Embedding | nn.EmbeddingBag)}
+    value = failure.operand("input").value
+    is_read = bounds_of(value) is not None and isinstance(value, Tensor)
+    return {
+        "is_embedding": isinstance(failure.module, nn.Embedding | nn.EmbeddingBag),
+        "is_whole": not is_read or bool((value == value.round()).all()),
+    }
 
 
 def _float_index(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
@@ -279,7 +284,7 @@ SITUATIONS: dict[str, Situation] = {
     "mixed dtypes": _product,
     "index dtype": SituationRow(
         "{module} takes whole numbers as indices, and got {dtype}.",
-        "Convert it: {name_it}.long().",
+        ("is_whole", "Convert it: {name_it}.long()."),
         (
             "is_embedding",
             "Where the input is floats by nature, use nn.Linear in place of the embedding.",

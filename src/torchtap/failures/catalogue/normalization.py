@@ -73,6 +73,11 @@ def _state(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     }
 
 
+def _query(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    value = failure.operand("query").value
+    return {"is_whole": isinstance(value, Tensor) and not value.is_floating_point()}
+
+
 SITUATIONS: dict[str, Situation] = {
     "layer norm": SituationRow(
         "{module} normalizes the last dimensions {wanted}, and its input is {given}.",
@@ -149,8 +154,14 @@ SITUATIONS: dict[str, Situation] = {
     ),
     "embedding dimension": SituationRow(
         "{module} takes vectors of {wanted}, and the query has {given} in its last dimension.",
+        (
+            "is_whole",
+            "If it holds the numbers of tokens, look their vectors up first: nn.Embedding(num, "
+            "{wanted}).",
+        ),
         "Make it take that many: embed_dim={given}, which num_heads must divide.",
         "Project the input first: nn.Linear({given}, {wanted}).",
         about="query",
+        facts=_query,
     ),
 }

@@ -27,7 +27,7 @@ def _number(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     words = dict.fromkeys(("zero", "taken", "beside", "other"), "")
     if frame is None or not isinstance(node, ast.Attribute):
         return {**words, "name": "the loss", "where_made": ""}
-    name = grouped(written(node.value, frame.file)).strip("()")
+    name = written(node.value, frame.file)
     made = assignments_of(frame, name) if name.isidentifier() else []
     one = made[0] if len(made) == 1 else None
     place = f", assigned in line {one.line}," if one else ""

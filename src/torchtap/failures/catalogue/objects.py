@@ -84,7 +84,14 @@ def _state(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     ]
     is_moved = found["name"] in ("to", "cuda", "half", "float") and found["kind"] == "dict"
     state = f"{grouped(name)}[{nested[0]!r}]" if nested else name
-    return {"name": name, "is_batch": is_moved, "state": state, "asked": found["name"] or "a call"}
+    model = "net" if name == "model" else "model"
+    return {
+        "model": model,
+        "name": name,
+        "is_batch": is_moved,
+        "state": state,
+        "asked": found["name"] or "a call",
+    }
 
 
 def _names_of(home: str, name: str) -> tuple[list[str], str]:
@@ -275,8 +282,8 @@ SITUATIONS: dict[str, Situation] = {
         ),
         SituationRow(
             _STATE,
-            "Make the model and load the state into it: model = Net(...), "
-            "model.load_state_dict({state}).",
+            "Make the model and load the state into it: {model} = Net(...), "
+            "{model}.load_state_dict({state}).",
         ),
         facts=_state,
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -238,6 +239,30 @@ def _given_channels(failure: Failure, operand: Operand, name: str, wanted: int) 
     return []
 
 
+def _of_rows(
+    failure: Failure, operand: Operand, shape: list[int], channels: int | None, high: int
+) -> str:
+    """The way out where each row is a vector of channels, or a picture in one row; else empty."""
+    if high != 4 or len(shape) != 2 or not channels:
+        return ""
+    name = grouped(failure.name_of(operand))
+    side = math.isqrt(shape[1] // channels)
+    maker = failure.origin(operand).module
+    if shape[1] == channels > 1:
+        if isinstance(maker, nn.Linear):
+            return (
+                f"Make each row a picture of one point before it: nn.Unflatten(1, ({channels}, 1, "
+                "1))."
+            )
+        return f"Make each row a picture of one point: {name}[:, :, None, None]."
+    if side > 3 and channels * side * side == shape[1]:
+        return (
+            f"If each row is a picture of {side} x {side}: {name}.reshape(-1, {channels}, {side}, "
+            f"{side})."
+        )
+    return ""
+
+
 def _dimensions(failure: Failure, found: re.Match[str]) -> Explanation:
     operand = failure.argument()
     low, high = int(found["low"]), int(found["high"])
@@ -246,7 +271,10 @@ def _dimensions(failure: Failure, found: re.Match[str]) -> Explanation:
     shape = [int(one) for one in re.findall(r"\d+", found["given"])]
     channels = getattr(failure.module, "in_channels", None)
     way = f"Give it [batch, channels, ...] in {high} dimensions."
-    if num == low - 1 and channels == 1:
+    flat = _of_rows(failure, operand, shape, channels, high)
+    if flat:
+        way = flat
+    elif num == low - 1 and channels == 1:
         way = (
             f"Add the channel: {short}.unsqueeze(0), or the batch and the channel: "
             f"{short}[None, None]."

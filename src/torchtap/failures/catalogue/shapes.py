@@ -48,7 +48,7 @@ def _broadcast(failure: Failure, found: re.Match[str]) -> Explanation:
     ways = [*_cut_masks(found, a, b), *_tables(failure, found, chosen), *ways]
     ways = [*_numbers_of_classes(failure, found, chosen), *ways]
     if all(isinstance(one.value, Tensor) for one in chosen):
-        ways = [*_fitting(a, b, chosen[0].value, chosen[1].value), *ways]
+        ways = [*_fitting(failure, a, b, chosen[0].value, chosen[1].value), *ways]
     return Explanation(
         f"{a} and {b} have {sizes}{f' ({shapes})' if shapes else ''}.",
         tuple(ways),
@@ -189,15 +189,25 @@ def _cut_masks(found: re.Match[str], a: str, b: str) -> Iterator[str]:
             )
 
 
-def _fitting(a: str, b: str, one: Tensor, other: Tensor) -> Iterator[str]:
+def _fitting(failure: Failure, a: str, b: str, one: Tensor, other: Tensor) -> Iterator[str]:
     """Yield the ways to make two tensors fit each other."""
     if one.dim() != other.dim():
         low, name = (one, a) if one.dim() < other.dim() else (other, b)
         high = other if low is one else one
-        if _broadcasts((*low.shape, 1), high.shape):
+        placed = list(_placed(failure, name, low, high))
+        is_loss = any(one.code.co_name.endswith("_loss") for one in failure.frames if one.is_torch)
+        if low.dim() + 1 == high.dim() and _broadcasts((*low.shape, 1), high.shape):
             it = grouped(name)
-            yield f"Say where the missing dimension is: {it}.unsqueeze(-1), or {it}[..., None]."
-    elif one.dim() > 2 and _broadcasts(one.shape, other.transpose(0, 1).shape):
+            if is_loss:
+                yield (
+                    f"A loss compares element by element: make the model return one number for "
+                    f"each of {name}, by a last layer of one feature and .squeeze(-1)."
+                )
+            else:
+                yield f"Say where the missing dimension is: {it}.unsqueeze(-1), or {it}[..., None]."
+        else:
+            yield from placed
+    elif _is_turned(one, other):
         yield (
             f"If batch and time stand in another order in one of them, turn it round: "
             f"{grouped(b)}.transpose(0, 1)."
@@ -207,6 +217,53 @@ def _fitting(a: str, b: str, one: Tensor, other: Tensor) -> Iterator[str]:
     elif one.numel() == other.numel():
         reshaped = f"{grouped(b)}.reshape({grouped(a)}.shape)"
         yield f"Bring them to one shape, if the order is the same: {reshaped}."
+    else:
+        yield from _of_a_block(a, b, one, other)
+
+
+def _is_turned(one: Tensor, other: Tensor) -> bool:
+    """Return whether batch and time of two tensors of three dimensions are exchanged."""
+    if one.dim() != 3 or 1 in (*one.shape, *other.shape):
+        return False
+    return one.shape == other.transpose(0, 1).shape != other.shape
+
+
+def _of_a_block(a: str, b: str, one: Tensor, other: Tensor) -> Iterator[str]:
+    """Yield the way to bring the shortcut of a block to the shape of its output."""
+    if one.dim() != 4 or other.dim() != 4 or one.shape[0] != other.shape[0]:
+        return
+    (name, large), small = ((a, one), other) if one.shape[2] > other.shape[2] else ((b, other), one)
+    steps = [-(-have // want) for have, want in zip(large.shape[2:], small.shape[2:], strict=True)]
+    fits = steps[0] == steps[1] and all(
+        (have - 1) // steps[0] + 1 == want
+        for have, want in zip(large.shape[2:], small.shape[2:], strict=True)
+    )
+    if fits and (steps[0] > 1 or large.shape[1] != small.shape[1]):
+        stride = f", stride={steps[0]}" if steps[0] > 1 else ""
+        yield (
+            f"If {name} is the shortcut of a block, bring it to the shape of the other by a "
+            f"convolution of its own: nn.Conv2d({large.shape[1]}, {small.shape[1]}, 1{stride})."
+        )
+
+
+def _placed(failure: Failure, name: str, low: Tensor, high: Tensor) -> Iterator[str]:
+    """Yield where the dimensions of a tensor stand among those of one that has more."""
+    here, there = tuple(low.shape), tuple(high.shape)
+    it, num = grouped(name), low.dim()
+    if any(one.code.co_name.endswith("_loss") for one in failure.frames if one.is_torch):
+        return  # The elements of a loss are compared, and not repeated.
+    if num == 2 and high.dim() > 2 and here == (there[0], there[-1]) and "mask" in name:
+        middle = ", ".join(["None"] * (high.dim() - 2))
+        yield (
+            f"If it says which places of each sample are hidden, say where they stand: "
+            f"{it}[:, {middle}, :]."
+        )
+        return
+    fitting = [at for at in range(high.dim() - num) if there[at : at + num] == here]
+    for at in fitting:
+        ones = ", ".join(["None"] * (high.dim() - num - at))
+        which = "If its first is the batch, say" if at == 0 and len(fitting) > 1 else "Say"
+        yield f"{which} where the missing dimensions are: {it}[{':, ' * num}{ones}]."
 
 
 def _broadcasts(one: Sequence[int], other: Sequence[int]) -> bool:
@@ -308,7 +365,13 @@ def _can_be_computed(sizes: Sequence[int], numel: int) -> bool:
 
 def _in_place(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     new = "" if failure.user is None else out_of_place(statement_of(failure.user))
-    return {"new": new, "is_other": not new}
+    given, wanted = (
+        [int(one) for one in re.findall(r"\d+", found[key])] for key in ("given", "wanted")
+    )
+    is_repeated = len(given) == len(wanted) and all(
+        a in (b, 1) for a, b in zip(given, wanted, strict=True)
+    )
+    return {"new": new, "is_other": not new, "is_repeated": is_repeated}
 
 
 def _expand(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
@@ -329,7 +392,43 @@ def _expand(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     is_all = isinstance(value, Tensor) and state is not None and given in state.tensor.shape
     is_table = is_all and 1 < given < int(found["wanted"]) and dim > 0
     name = state.name if state is not None and is_table else ""
-    return {"table": name, "is_free": not name}
+    part = _written_part(failure)
+    sentence = (
+        f"{part['part']} has the shape {part['there']}, and is given a value of "
+        f"{part['given_sizes']}."
+        if part["part"]
+        else f"{failure.name_of(operand)} has {given} in dimension {dim}, which was to be "
+        f"{found['wanted']}: expand repeats a size of 1 alone."
+    )
+    return {
+        "table": name,
+        "is_free": not name and not part["part"],
+        "sentence": sentence,
+        **part,
+    }
+
+
+def _written_part(failure: Failure) -> Mapping[str, Any]:
+    """The part of a tensor that a statement writes into, and its shape and that of the value."""
+    statement = None if failure.user is None else statement_of(failure.user)
+    target = statement.targets[0] if isinstance(statement, ast.Assign) else None
+    sizes = [
+        [int(one) for one in re.findall(r"\d+", part)]
+        for part in re.findall(r"(?:Target|Tensor) sizes: \[(.*?)\]", failure.text)
+    ]
+    words = {"part": "", "there": [], "given_sizes": [], "cut": ""}
+    if not isinstance(target, ast.Subscript) or len(sizes) != 2:
+        return words
+    there, given = sizes
+    value = grouped(written(statement.value))  # type: ignore[union-attr]
+    is_longer = len(there) == len(given) and all(a >= b for a, b in zip(given, there, strict=True))
+    index = ", ".join(f":{b}" if a > b else ":" for a, b in zip(given, there, strict=False))
+    return {
+        "part": written(target),
+        "there": there,
+        "given_sizes": given,
+        "cut": f"{value}[{index}]" if is_longer else "",
+    }
 
 
 def _strides(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
@@ -397,6 +496,12 @@ SITUATIONS: dict[str, Situation] = {
     ),
     "broadcast in place": SituationRow(
         "{name} is written into in place and has the shape {given}; the result has {wanted}.",
+        (
+            "is_repeated",
+            "If it is to keep its shape, as a grey picture, give what is computed with it a "
+            "size of "
+            "1 there: one number, and not one for each of several channels.",
+        ),
         ("new", "Make a new tensor of that shape: {new}."),
         ("is_other", "Make a new tensor of that shape: x = x + y for x += y."),
         about="tensors",
@@ -427,8 +532,9 @@ SITUATIONS: dict[str, Situation] = {
         facts=_strides,
     ),
     "expand": SituationRow(
-        "{name} has {given} in dimension {dim}, which was to be {wanted}: expand repeats a size of "
-        "1 alone.",
+        "{sentence}",
+        ("cut", "If the first of them are meant, cut the rest off: {part} = {cut}."),
+        ("part", "Give {part} a value of {there}, or of sizes of 1 that are repeated."),
         (
             "table",
             "Give an input of at most {given} there, cut before: {given} are all that {table} has.",

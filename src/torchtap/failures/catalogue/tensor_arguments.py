@@ -160,11 +160,16 @@ def _inferred(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     kind = found["given"].rpartition(".")[2]
     name = first_argument(failure)
     kinds = ("NoneType", "dict", "Image", "Tensor")
+    node = None if failure.user is None else failure.user.expression
+    given = node.args[0] if isinstance(node, ast.Call) and node.args else None
+    value: Any = None if failure.user is None or given is None else failure.user.value_of(given)
+    is_pair = kind == "dict" and type(value) is tuple
     return {
+        "is_pair": is_pair,
         "kind": kind,
         "name": name,
         "is_none": kind == "NoneType",
-        "is_dict": kind == "dict",
+        "is_dict": kind == "dict" and isinstance(value, dict),
         "is_image": "Image" in kind,
         "is_other": kind not in kinds and "Image" not in kind,
     }
@@ -533,6 +538,10 @@ SITUATIONS: dict[str, Situation] = {
             "is_none",
             "Check what gave None: a function without return, or a value that is missing; "
             "float('nan') stands for one.",
+        ),
+        (
+            "is_pair",
+            "It is a tuple whose other part is a dict, as env.reset() returns it: {name_it}[0].",
         ),
         ("is_dict", "Take out what is meant: {name_it}[key], or list({name_it}.values())."),
         (

@@ -65,6 +65,33 @@ def _operand(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     return {"text": text, "kind": type(module).__name__}
 
 
+def tensors_in(failure: Failure) -> list[tuple[str, Any]]:
+    """The tuples and lists of tensors in the expression that failed, as they are written."""
+    frame, node = _expression(failure)
+    parts = [node.left, node.right] if isinstance(node, ast.BinOp) else []
+    if isinstance(node, ast.AugAssign):
+        parts = [node.target, node.value]
+    if isinstance(node, ast.Attribute):
+        parts = [node.value]
+    held = [(written(one, frame.file), frame.value_of(one)) for one in parts]
+    return [
+        (text, one)
+        for text, one in held
+        if type(one) in (list, tuple) and one and all(isinstance(part, Tensor) for part in one)
+    ]
+
+
+def _several(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    text, held = tensors_in(failure)[0]
+    return {
+        "text": text,
+        "kind": type(held).__name__,
+        "count": "one tensor" if len(held) == 1 else f"{len(held)} tensors",
+        "is_one": len(held) == 1,
+        "is_several": len(held) > 1,
+    }
+
+
 def checkpoint_of(failure: Failure) -> tuple[str, dict[Any, Any]] | None:
     """A dict of tensors that was asked for a key that it has not, as it is written."""
     frame = failure.frames[-1]
@@ -140,6 +167,18 @@ SITUATIONS: dict[str, Situation] = {
         ("close", "Say {close!r}: {name}={close!r}."),
         ("is_smooth", "Take that of the function that it resembles: 'relu'."),
         facts=_option,
+    ),
+    "tuple of gradients": SituationRow(
+        "{text} is a {kind} of {count}, as torch.autograd.grad returns it, and no tensor.",
+        ("is_one", "Take the tensor out of it: {text_it}[0]."),
+        ("is_several", "Compute with each of them: [... for one in {text}]."),
+        ("is_several", "If they are to be one tensor: torch.stack({text})."),
+        facts=_several,
+    ),
+    "list that is moved": SituationRow(
+        "{text} is a {kind} of {count}, and has no {name}: each of them has.",
+        "Go through it: [one.{name}(...) for one in {text}].",
+        facts=_several,
     ),
     "number that is one already": SituationRow(
         "{text} is a number ({kind}) already and no tensor: it has no {name}().",

@@ -33,7 +33,7 @@ class RankRecords:
     places: Places
 
     def labels(self, orders: Column) -> tuple[str, ...]:
-        """All labels of some of them, the first that came first."""
+        """Return all labels of some of them, the first that came first."""
         table = self.records.label_table
         if len(table) == 1:
             return table[0]
@@ -45,7 +45,7 @@ class RankRecords:
         return tuple(dict.fromkeys(label for labels in names for label in labels))
 
     def labels_of_each(self, orders: Column) -> tuple[list[tuple[str, ...]], Column]:
-        """The distinct labels of some of them, and of each which."""
+        """Return the distinct labels of some of them, and of each which."""
         if len(self.records.label_table) == 1:
             return [self.records.label_table[0]], np.zeros(len(orders), dtype=np.int64)
         codes, which = np.unique(self._label_codes(orders), return_inverse=True)
@@ -77,7 +77,7 @@ class Matched:
     orders: Column
 
     def keys_of_sites(self) -> list[Column]:
-        """The keys of each site, by its number."""
+        """Return the keys of each site, by its number."""
         sites = self.columns["site"]
         if len(self.sites) < 1 << 16:
             sites = sites.astype(np.uint16)  # Numbers of 16 bits are sorted in one pass.
@@ -118,6 +118,7 @@ def match(sources: Mapping[int, Contents], steps: Sequence[int]) -> Matched:
     orders = np.full((len(codes), len(every)), -1, dtype=np.int64)
     found = {name: np.zeros(len(every), dtype=np.int64) for name in _NAMES}
     for number, (code, own) in enumerate(zip(codes, columns, strict=True)):
+        # Each code is there, so this is its place.
         keys = np.searchsorted(every, code)
         orders[number, keys] = np.arange(len(code))
         for name in _NAMES:
@@ -126,7 +127,7 @@ def match(sources: Mapping[int, Contents], steps: Sequence[int]) -> Matched:
 
 
 def _sites_of(one: RankRecords) -> list[Site]:
-    """The sites of some records, the first that came first."""
+    """Return the sites of some records, the first that came first."""
     there, first = np.unique(one.records.column("site")[one.places], return_index=True)
     return [one.records.sites[number] for number in there[np.argsort(first)].tolist()]
 
@@ -160,6 +161,7 @@ def _codes(ranks: Sequence[Sequence[Column]]) -> list[Column]:
     for rank in ranks:
         code = np.zeros(len(rank[0]), dtype=np.int64)
         for column, bottom, size in zip(rank, low, sizes, strict=True):
+            # A number in mixed radix: rows compare as their codes do.
             code *= size
             code += column
             code -= bottom
@@ -173,6 +175,8 @@ def _ranked_codes(ranks: Sequence[Sequence[Column]]) -> list[Column]:
     code: Column = np.zeros(int(ends[-1]), dtype=np.int64)
     for columns in zip(*ranks, strict=True):
         _, place = np.unique(np.concatenate(columns), return_inverse=True)
+        # After each column the codes are made small again, so that the next product cannot
+        # overflow.
         _, code = np.unique(code * (int(place.max()) + 1) + place, return_inverse=True)
     return np.split(code, ends[:-1])
 

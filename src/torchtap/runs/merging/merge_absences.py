@@ -71,7 +71,7 @@ class MergeAbsences:
 
     @property
     def absent(self) -> list[Absence]:
-        """All of it, each once: replicas that differ first."""
+        """Return all of it, each once: replicas that differ first."""
         return list(dict.fromkeys([*self.in_order, *self.refused]))
 
 

@@ -149,7 +149,7 @@ def _meta(runs: Sequence[RankRun]) -> Meta:
 
 
 def _distinct(entries: Iterable[T]) -> tuple[T, ...]:
-    """Each entry once; those of a file have no hash."""
+    """Return each entry once; those of a file have no hash."""
     distinct: list[T] = []
     for entry in entries:
         if entry not in distinct:
@@ -158,7 +158,7 @@ def _distinct(entries: Iterable[T]) -> tuple[T, ...]:
 
 
 def _union(tables: Iterable[Mapping[str, T]]) -> dict[str, T]:
-    """The entries of all, each as the first table has it."""
+    """Return the entries of all, each as the first table has it."""
     union: dict[str, T] = {}
     for table in tables:
         union |= {path: entry for path, entry in table.items() if path not in union}

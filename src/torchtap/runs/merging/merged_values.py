@@ -27,7 +27,7 @@ class FactTable:
     _known: dict[Fact, int] = field(default_factory=dict)
 
     def number(self, fact: Fact) -> int:
-        """The number of one, which is new or not."""
+        """Return the number of one, which is new or not."""
         number = self._known.setdefault(fact, len(self.facts))
         if number == len(self.facts):
             self.facts.append(fact)
@@ -64,7 +64,7 @@ class Cut:
     shards: Mapping[Coordinate, tuple[int, Places]]
 
     def value(self, row: int, records: Sequence[Records]) -> Tensor:
-        """One whole value."""
+        """Return one whole value."""
         parts = {
             where: records[rank][int(places[row])].value
             for where, (rank, places) in self.shards.items()
@@ -72,7 +72,7 @@ class Cut:
         return fold(parts, self.axes, joined_shards)
 
     def facts(self, records: Sequence[Records], table: FactTable) -> Column:
-        """The dtype and shape of each whole value, by number.
+        """Return the dtype and shape of each whole value, by number.
 
         Raises:
             Refused: the shards do not fit together.
@@ -166,7 +166,7 @@ class MergedValues:
         return self._cuts[-1 - owner].value(where, self._records)
 
     def in_order(self, places: Sequence[int]) -> Iterator[Any]:
-        """Some of them, one after the other."""
+        """Return some of them, one after the other."""
         return (self[place] for place in places)
 
     def gather(self, places: Any, within: Any) -> Tensor | None:

@@ -55,7 +55,7 @@ class Ranks:
 
     @property
     def here(self) -> tuple[int, ...]:
-        """The ranks to be merged, ascending."""
+        """Return the ranks to be merged, ascending."""
         return tuple(sorted(rank for batch in self.batches for rank in batch))
 
 
@@ -80,7 +80,7 @@ class Whole:
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """All of them, ascending."""
+        """Return all of them, ascending."""
         return tuple(sorted(rank for ranks in self.parts.values() for rank in ranks))
 
     def cut_by_values(self) -> Whole:
@@ -109,7 +109,7 @@ class MergeRule:
 
     @property
     def num_parts(self) -> int:
-        """The number of parts, of all wholes."""
+        """Return the number of parts, of all wholes."""
         return sum(len(whole.parts) for whole in self.wholes)
 
     def whole_of(self, held: Mapping[int, T], algebra: Algebra[T]) -> T | None:
@@ -259,7 +259,7 @@ def _shape(axes: Sequence[Axis]) -> tuple[tuple[str, int, int | None], ...]:
 
 
 def said_ranks(ranks: Sequence[int]) -> str:
-    """``rank 1``, ``ranks 0 and 2``, or ``ranks 0 to 7``."""
+    """Return ``rank 1``, ``ranks 0 and 2``, or ``ranks 0 to 7``."""
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
     if len(ranks) > 2 and list(ranks) == list(range(ranks[0], ranks[-1] + 1)):

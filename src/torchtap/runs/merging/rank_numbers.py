@@ -53,7 +53,7 @@ class RankNumbers:
 
     @cached_property
     def rows(self) -> Rows:
-        """``float64[ranks, steps, sites, 16]``."""
+        """Return ``float64[ranks, steps, sites, 16]``."""
         return self._read()
 
     def over_ranks(self, site: Site, name: str, step: int | None) -> tuple[list[int], list[float]]:
@@ -125,7 +125,7 @@ def _refuse_unknown(name: str) -> None:
 
 
 def numbers_of_ranks(held: Mapping[int, Contents], common: Sequence[int]) -> RankNumbers:
-    """The numbers of some ranks: as they were measured, or of the values that were kept.
+    """Return the numbers of some ranks: as they were measured, or of the values that were kept.
 
     Args:
         held: rank -> what it has.
@@ -141,7 +141,7 @@ def numbers_of_ranks(held: Mapping[int, Contents], common: Sequence[int]) -> Ran
 
 
 def _rows(held: Contents, steps: Sequence[int], sites: Sequence[Site]) -> Rows:
-    """``float64[steps, sites, 16]`` of one rank."""
+    """Return ``float64[steps, sites, 16]`` of one rank."""
     rows = empty_rows(len(steps) * len(sites)).reshape(len(steps), len(sites), ROW_WIDTH)
     step_places = {step: place for place, step in enumerate(steps)}
     for place, site in enumerate(sites):

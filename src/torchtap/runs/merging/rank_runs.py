@@ -23,17 +23,17 @@ class RankRun(NamedTuple):
 
     @property
     def source(self) -> Source:
-        """The source that the run is read from."""
+        """Return the source that the run is read from."""
         return self.contents.source
 
     @property
     def meta(self) -> Meta:
-        """The metadata of the run."""
+        """Return the metadata of the run."""
         return self.contents.meta
 
     @property
     def rank(self) -> int:
-        """The number of the rank."""
+        """Return the number of the rank."""
         return self.meta.rank or 0
 
     def __str__(self) -> str:

@@ -82,7 +82,7 @@ class _Numbered:
     entries: list[tuple[str, ...]] = field(default_factory=lambda: [()])
 
     def number(self, labels: tuple[str, ...]) -> int:
-        """The number of some labels, which are new or not."""
+        """Return the number of some labels, which are new or not."""
         if labels not in self.entries:
             self.entries.append(labels)
         return self.entries.index(labels)
@@ -117,7 +117,7 @@ class RecordMerge:
         self._table = FactTable()
 
     def merge(self) -> Records:
-        """The records of the whole, step by step."""
+        """Return the records of the whole, step by step."""
         chunks: list[_Chunk] = []
         for site, keys in zip(self._matched.sites, self._keys, strict=True):
             try:
@@ -144,6 +144,8 @@ class RecordMerge:
         left_out: set[int] = set()
         for part, whole in enumerate(rule.wholes):
             chosen, differing = replicas.compare(whole)
+            # Where no placement was recorded, values that differ may be shards, and nothing tells
+            # of which dim.
             if differing and not whole.is_told:
                 raise Refused(NO_PLACE)
             if differing:
@@ -194,13 +196,14 @@ class RecordMerge:
         orders: Column,
         stage: int,
     ) -> _Chunk:
-        """The records of one part of the batch, made of those of its ranks."""
+        """Return the records of one part of the batch, made of those of its ranks."""
         matched = self._matched
         rank = self._places_of_ranks[whole.ranks[0]]
         places = matched.places(rank, orders[rank])
         records, owner, versions = matched.held[rank].records, rank, None
         if whole.axes:
             facts = self._cut(whole, orders)
+            # A negative owner is a cut: its values are joined of several ranks when they are read.
             owner, places = -len(self._cuts), np.arange(len(keys))
         else:
             facts = self._table.of(records, places)
@@ -208,6 +211,8 @@ class RecordMerge:
                 versions = records.column_at("version", places)
         calls = matched.columns["call"][keys]
         if len(rule.wholes) > 1:
+            # Each rank of data parallelism counts its calls from 0; in the whole, those of a rank
+            # follow those of the ranks before it.
             calls = calls + self._calls_before(rule, part, site, keys)
         labels = self._labels_of(rule, whole, rank, orders[rank])
         own = orders[rank]
@@ -257,11 +262,12 @@ class RecordMerge:
         before: Column = np.zeros(len(keys), dtype=np.int64)
         for whole in rule.wholes[:part]:
             rows = [self._places_of_ranks[rank] for rank in whole.ranks]
+            # The ranks of one part ran the same calls; where one lacks some, the others tell.
             before += numbers[rows].max(axis=0)[flat]
         return before
 
     def _calls_of(self, path: str) -> Column:
-        """``int64[ranks, steps * phases]``: how many calls of a module each rank has."""
+        """Return ``int64[ranks, steps * phases]``: how many calls of a module each rank has."""
         if path not in self._num_calls:
             num = len(self._steps) * len(self._matched.phases)
             found = np.zeros((len(self._matched.ranks), num), dtype=np.int64)
@@ -271,6 +277,7 @@ class RecordMerge:
                 orders = self._matched.orders[:, keys]
                 for row, own in zip(found, orders, strict=True):
                     is_there = own >= 0
+                    # Call numbers count from 0, so the largest and one more is how many there were.
                     np.maximum.at(row, flat[is_there], calls[is_there])
             self._num_calls[path] = found
         return self._num_calls[path]
@@ -285,7 +292,7 @@ class RecordMerge:
         return flow
 
     def _moments(self, keys: Column) -> Column:
-        """A number for step and phase of each key."""
+        """Return a number for step and phase of each key."""
         columns, num_phases = self._matched.columns, len(self._matched.phases)
         moments: Column = columns["step"][keys] * num_phases + columns["phase"][keys]
         return moments
@@ -293,7 +300,7 @@ class RecordMerge:
     # ------------------------------------------------------------------ all sites
 
     def _joined(self, chunks: Sequence[_Chunk]) -> Records:
-        """The records of all sites, sorted by step, stage, part of the batch and arrival."""
+        """Return the records of all sites, sorted by step, stage, part of the batch and arrival."""
         matched = self._matched
         sizes = [len(chunk.keys) for chunk in chunks]
 
@@ -345,7 +352,7 @@ class RecordMerge:
 
 
 def _sorted_by(*columns: Column) -> Column:
-    """The order of rows by some columns, none of which has a negative number."""
+    """Return the order of rows by some columns, none of which has a negative number."""
     sizes = [int(one.max()) + 1 if len(one) else 1 for one in columns]
     if prod(sizes) >= _MOST:
         return np.lexsort(columns[::-1])
@@ -358,7 +365,7 @@ def _sorted_by(*columns: Column) -> Column:
 
 
 def _by_arrival(sites: Sequence[Site], numbers: Column) -> tuple[list[Site], Column]:
-    """The sites that are there, by arrival, and which of them each row is of."""
+    """Return the sites that are there, by arrival, and which of them each row is of."""
     first = np.full(len(sites), -1, dtype=np.int64)
     first[numbers[::-1]] = np.arange(len(numbers))[::-1]  # The last that is written stays.
     there = np.flatnonzero(first >= 0)

@@ -27,7 +27,7 @@ class Stage:
 
     @property
     def here(self) -> tuple[int, ...]:
-        """The ranks to be merged, ascending."""
+        """Return the ranks to be merged, ascending."""
         return self.ranks.here
 
 
@@ -44,7 +44,7 @@ class Stages:
     num: int
 
     def ranks_of(self, site: Site, there: Iterable[int]) -> tuple[int, Ranks]:
-        """The stage that has a site, by its place, and how its ranks share the work.
+        """Return the stage that has a site, by its place, and how its ranks share the work.
 
         Args:
             site: which.
@@ -73,7 +73,7 @@ class Stages:
 
 
 def stages_of(runs: Sequence[RankRun], missing: tuple[int, ...], *, asked: bool) -> Stages:
-    """The stages that the ranks ran.
+    """Return the stages that the ranks ran.
 
     Args:
         runs: of the ranks, in their order.
@@ -91,6 +91,7 @@ def stages_of(runs: Sequence[RankRun], missing: tuple[int, ...], *, asked: bool)
     num_groups = len(groups)
     if is_told:
         meta = groups[0][0].meta
+        # A rank may run several stages (an interleaved schedule), and then a group is as many.
         num_groups = max(meta.num_stages // len(meta.stages), num_groups)
     stages = [_stage(group, missing, num_groups, is_told=is_told) for group in groups]
     return Stages(tuple(stages), num_groups)
@@ -141,7 +142,7 @@ def _by_stages(runs: Sequence[RankRun]) -> list[list[RankRun]]:
 
 
 def _by_modules(runs: Sequence[RankRun]) -> list[list[RankRun]]:
-    """The ranks that have the same modules, where all have some that others lack.
+    """Return the ranks that have the same modules, where all have some that others lack.
 
     Raises:
         RunError: they are no stages.

@@ -94,7 +94,7 @@ def _doubts(header: Header) -> Iterator[str]:
 
 
 def _index(header: Header, values: Sequence[Value]) -> Index:
-    """The values of the file as the index of a folder has them."""
+    """Return the values of the file as the index of a folder has them."""
     stored = [header.tensors[value.name] for value in values]
     columns: dict[str, Sequence[Any]] = {
         name: [getattr(value, name) for value in values]

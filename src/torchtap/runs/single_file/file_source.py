@@ -69,7 +69,7 @@ class FileSource(SourceDefaults):
 
     @property
     def statistics(self) -> Sequence[Statistic] | None:
-        """The further statistics; ``None`` of a run that measured nothing."""
+        """Return the further statistics; ``None`` of a run that measured nothing."""
         return self.series.statistics if self.series.measured else None
 
     @cached_property
@@ -90,7 +90,7 @@ class FileSource(SourceDefaults):
 def _series(
     tensors: Tensors, body: dict[str, Any] | None, prefix: str, own: Sequence[Statistic]
 ) -> Series:
-    """One of the series of a file, whose tensors have names that begin with ``prefix``."""
+    """Return one of the series of a file, whose tensors have names that begin with ``prefix``."""
     found = (name for name in tensors.names() if name.startswith(f"{prefix}."))
     names = renamed({name: name for name in found}, prefix, PREFIX)
     small = {to: tensors.get(name) for to, name in names.items() if is_small(to)}

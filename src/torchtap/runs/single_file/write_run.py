@@ -83,7 +83,7 @@ def save_run(held: Contents, path: Path) -> Path:
 
 
 def with_rank(path: Path, rank: int) -> Path:
-    """The file of one of several ranks: ``run.rank0.safetensors``."""
+    """Return the file of one of several ranks: ``run.rank0.safetensors``."""
     return path.with_name(f"{path.stem}.rank{rank}{path.suffix}")
 
 

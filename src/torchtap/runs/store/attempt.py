@@ -88,6 +88,7 @@ class AttemptWriter:
         self._journal = JournalWriter(folder / JOURNAL, self._facts["id"])
         self._lock = hold_lock(self._journal.stream.file)
         self._write_facts({"state": "open", "locked": self._lock})
+        # Where the file system counts no links, 0 does not say that the file was deleted.
         self._tells_links = bool(os.fstat(self._journal.stream.file).st_nlink)
 
     # ------------------------------------------------------------------ one value after the other
@@ -247,6 +248,8 @@ class AttemptWriter:
         """Note where the files end when the commits that wait are written."""
         ends, small = self._lanes.ends(), self._values.small
         small_end = 0 if small is None else small.stream.next
+        # Values of the next commit may be appended while these wait: until here the files belong to
+        # the commits that were made.
         self._ends_then = ends, small_end
         rows = sum(end for end, _ in ends.values()) - self._lanes.header_bytes
         grown = rows + small_end + self._journal.nbytes - self._empty_bytes
@@ -305,6 +308,7 @@ def _sync_folders(*folders: Path) -> None:
     for folder in folders:
         file = os.open(folder, os.O_RDONLY)
         try:
+            # fsync of a file does not write its name: that is an entry of the folder (man 2 fsync).
             os.fsync(file)
         finally:
             os.close(file)

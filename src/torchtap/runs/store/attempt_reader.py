@@ -61,6 +61,8 @@ class AttemptReader:
         is_news, self.facts = facts != self.facts, facts
         if self._is_sealed:
             return is_news
+        # The index says all that the journal says; once the journal was begun it is read to its
+        # end.
         sealed = None if self._end else read_index(self.folder / INDEX, facts.get("index"))
         if sealed is not None:
             self._is_sealed = True
@@ -90,6 +92,7 @@ class AttemptReader:
     @property
     def commits(self) -> list[Commit]:
         """The commits, each with what is known of it beside its values."""
+        # Lines are parsed when they are asked for: most readers want values and no commits.
         self._commits += [Commit.of_json(line) for line in self._lines[len(self._commits) :]]
         return self._commits
 
@@ -133,6 +136,8 @@ class AttemptReader:
         steps = [int(values.min())] if len(values) else []
         if isinstance(measured := self.facts.get("first_measured"), int):
             steps.append(measured)
+        # The first commit may hold numbers alone, and only then the second says which step came
+        # first.
         for line in self._lines[:2]:
             one = Commit.of_json(line)
             if one.number or one.ids or one.labels:
@@ -163,6 +168,7 @@ class AttemptReader:
         steps = set(values[values >= first].tolist())
         for line in reversed(self._lines):
             step = Commit.of_json(line).step
+            # Steps ascend within an attempt.
             if step < first:
                 break
             steps.add(step)

@@ -122,11 +122,13 @@ class Recording:
 
     def close_when_collected(self, sink: object) -> None:
         """Close the attempt when ``sink`` is collected, at the latest at interpreter exit."""
+        # The arguments hold no sink, or it would never be collected. The process is noted, since a
+        # forked child runs finalizers too.
         weakref.finalize(sink, _end, self.worker, self._progress, os.getpid())
 
     @property
     def what_is_left(self) -> str:
-        """The end of a sentence: what an error of the thread leaves."""
+        """Return the end of a sentence: what an error of the thread leaves."""
         is_there = (self.folder / JOURNAL).exists()
         return "what was committed before is there" if is_there else "what was committed is gone"
 
@@ -200,6 +202,7 @@ class Recording:
     def _note_progress(self, began: int, running: int) -> None:
         worker, progress = self.worker, self._progress
         try:
+            # Read here and not in the thread: what it wrote since only makes the number too small.
             progress.write(TrainingProgress(began, running, self._num_commits, worker.num_commits))
         except OSError as error:
             if worker.failure is None:

@@ -117,6 +117,7 @@ class BlockColumn:
 
     def min(self) -> Any:
         """The smallest number."""
+        # Rows grow evenly, so the extremes are in the first repetition or in the last.
         return self.dtype.type(min(self._kept.min(), self.last().min()))
 
     def max(self) -> Any:
@@ -133,6 +134,7 @@ class BlockColumn:
 
     def recoded(self, codes: Column) -> BlockColumn:
         """Return the same rows, with each number replaced by the one at its place in ``codes``."""
+        # Numbers that stand for entries of a table do not grow from step to step.
         return BlockColumn(self._blocks, codes[self._kept], None, self.dtype)
 
     def head(self, count: int) -> BlockColumn:
@@ -142,6 +144,8 @@ class BlockColumn:
         if last == len(blocks.periods):
             return self
         base, period = int(blocks.bases[last]), int(blocks.periods[last])
+        # Three parts: the blocks before, the whole repetitions of the block that is cut, and the
+        # rows of its broken one.
         times = int(count - blocks.starts[last]) // period
         whole = Blocks(blocks.starts[: last + 1], blocks.periods[:last], blocks.bases[:last])
         own = np.array([0, times * period] if times else [0], dtype=np.int64)
@@ -238,7 +242,9 @@ def grows_safely(blocks: Blocks, growths: Iterable[Column]) -> bool:
     rows = times > 1
     times = times[rows]
     return all(
-        bool((np.abs(growth[rows].astype(np.float64)) * times < _MOST).all()) for growth in growths
+        # In float64, where the product of two large numbers cannot wrap around.
+        bool((np.abs(growth[rows].astype(np.float64)) * times < _MOST).all())
+        for growth in growths
     )
 
 
@@ -253,10 +259,12 @@ def _compared(
     before = rows - lengths[of_step[rows]]
     is_same = np.ones(len(rows), dtype=bool)
     for name, column in columns.items():
+        # The checksums of values differ in each step and are stored for each row.
         if name not in (*GROWING, "crc32"):
             is_same &= column[rows] == column[before]
     is_alike[of_step[rows[~is_same]]] = False
     is_even = is_alike.copy()
+    # Even growth takes three steps to be seen: two differences that are equal.
     is_even[1:] &= is_alike[:-1]
     rows = np.flatnonzero(is_even[of_step])
     by = lengths[of_step[rows]]
@@ -272,6 +280,7 @@ def _first_steps(is_alike: Column, is_even: Column) -> NDArray[np.int64]:
     """The steps with which blocks begin: as few as there can be."""
     found, begin = [0], 0
     for step in np.flatnonzero(~(is_alike & is_even)).tolist():
+        # The second step of a block says by how much it grows, so it needs only be alike.
         if step and not (is_alike[step] and step == begin + 1):
             found.append(step)
             begin = step

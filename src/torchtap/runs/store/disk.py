@@ -155,12 +155,12 @@ class Disk:
 
     @property
     def num_dropped(self) -> int:
-        """The number of values left out because the queue, or ``max_bytes``, was full."""
+        """Return the number of values left out because the queue, or ``max_bytes``, was full."""
         return self._intake.num_dropped
 
     @property
     def dropped_bytes(self) -> int:
-        """The number of bytes of the values that were left out."""
+        """Return the number of bytes of the values that were left out."""
         return self._intake.dropped_bytes
 
     @property
@@ -199,6 +199,7 @@ class Disk:
             on_failure=self._quick.clear,
         )
         self.folder, self._meta = recording.folder, recording.meta
+        # A watch that is dropped without close() still leaves a whole run.
         recording.close_when_collected(self)
 
     def take(self, record: Record) -> None:
@@ -211,6 +212,8 @@ class Disk:
         tensor, site, version = record[6], record[0], record[7]
         # Most values are small plain tensors of sites that were looked at: that must be quick.
         if (
+            # By identity: the hash of a site takes longer than all else here. The table keeps the
+            # site alive, so its id is no other's.
             self._quick.get(id(site)) is site
             and type(tensor) is Tensor
             and tensor.dtype in CLONED
@@ -308,6 +311,7 @@ class Disk:
             Exception: what the thread raised since the last time.
         """
         recording = self._recording
+        # A forked child closes a copy of this object when it exits; the files are its parent's.
         if recording is None or self._is_closed or os.getpid() != self._process:
             return
         self._is_closed = True
@@ -316,11 +320,12 @@ class Disk:
         recording.raise_failure()
 
     def contents(self) -> Records:
-        """The records of the steps that were committed, in the order of their arrival."""
+        """Return the records of the steps that were committed, in the order of their arrival."""
         recording = self._recording
         if recording is None:
             return Records()
         if recording.worker.is_running and recording.worker.failure is None:
+            # Commits that wait in memory can be read once they are written.
             recording.worker.ask("drain")
         if self._source is None:
             self._source = RankSource(recording.folder, verify=True)
@@ -350,7 +355,7 @@ class Disk:
 
     @property
     def absent(self) -> tuple[Absence, ...]:
-        """The values that were given to the sink and could not be written, with reasons."""
+        """Return the values that were given to the sink and could not be written, with reasons."""
         absences = [*self._unreadable]
         if self.num_dropped:
             reason = (
@@ -371,7 +376,7 @@ class Disk:
     # ------------------------------------------------------------------ to the thread
 
     def _ready(self) -> Recording | None:
-        """The recording, which begins where no watch began it; ``None`` when all is over."""
+        """Return the recording, which begins where no watch began it; ``None`` when all is over."""
         if os.getpid() != self._process:
             raise CaptureError(
                 "tt.Disk was taken along into a process that was forked, which has no thread to "

@@ -110,7 +110,7 @@ class Diagnosis(Printed):
 
 
 def _said_steps(one: AttemptState) -> str:
-    """``3 steps``, or where they are others ``statistics of 4 steps``."""
+    """Return ``3 steps``, or where they are others ``statistics of 4 steps``."""
     steps, measured = plural(one.num_steps, "step"), plural(one.num_measured, "step")
     if one.num_measured in (0, one.num_steps):
         return steps
@@ -135,7 +135,7 @@ def examine(path: Path, told: Callable[[int], None] = lambda nbytes: None) -> Di
 def _examined_rank(
     attempts: dict[int, AttemptReader], told: Callable[[int], None]
 ) -> list[AttemptState]:
-    """The attempts of a rank, and what is missing between them."""
+    """Return the attempts of a rank, and what is missing between them."""
     states = {number: _examined(one, told) for number, one in attempts.items()}
     spans: dict[int, Span | None] = {}
     for number, one in attempts.items():

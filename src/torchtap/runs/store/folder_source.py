@@ -105,7 +105,7 @@ class FolderSource:
 
     @property
     def reopen(self) -> Callable[[], Run]:
-        """A function that opens the run again."""
+        """Return a function that opens the run again."""
         from torchtap.runs.open_run import open_run
 
         return partial(open_run, self._path, verify=self._verify)
@@ -119,12 +119,12 @@ class FolderSource:
 
     @property
     def meta(self) -> Meta:
-        """The metadata of the model."""
+        """Return the metadata of the model."""
         return self._merged_source.meta
 
     @property
     def series(self) -> Series:
-        """The series of all ranks."""
+        """Return the series of all ranks."""
         return self._merged_source.series
 
     @property
@@ -139,7 +139,7 @@ class FolderSource:
 
     @property
     def absent(self) -> Sequence[Absence]:
-        """The absences of all ranks, and the ranks that cannot be merged."""
+        """Return the absences of all ranks, and the ranks that cannot be merged."""
         return [*self._merged_source.absent, *self._left_out]
 
     @property
@@ -159,12 +159,12 @@ class FolderSource:
 
     @property
     def ranks(self) -> RankNumbers | None:
-        """The numbers of each rank."""
+        """Return the numbers of each rank."""
         return self._merged_source.ranks
 
     @cached_property
     def _merged_source(self) -> Source:
-        """The source of all ranks merged."""
+        """Return the source of all ranks merged."""
         from torchtap.runs.merging.merged_source import merge_sources
 
         named = [(f"rank {number}", one) for number, one in self._merged_ranks.items()]

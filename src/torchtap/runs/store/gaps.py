@@ -105,7 +105,7 @@ def _has_uncommitted(one: AttemptReader) -> bool:
 
 
 def _half_step(number: int, one: AttemptReader, until: int | None) -> Gap | None:
-    """A step of which a flush committed a part, in an attempt that was not closed."""
+    """Return a step of which a flush committed a part, in an attempt that was not closed."""
     last = next(iter(one.last_commits(until, 1)), None)
     if last is None or last.is_closed or one.state == "closed":
         return None
@@ -200,7 +200,7 @@ def _first_measured(one: AttemptReader, span: Span | None) -> int | None:
 
 
 def _begins(one: AttemptReader, last: int | None) -> int | None:
-    """The first step after all that an attempt has, if it came to any."""
+    """Return the first step after all that an attempt has, if it came to any."""
     began = one.first_step if one.progress is None else one.progress.began
     known = [began, None if last is None else last + 1]
     return max((step for step in known if step is not None and step >= 0), default=None)

@@ -34,7 +34,7 @@ def is_current(step: int, until: int | None) -> bool:
 
 
 def current_values(index: Index, until: int | None) -> Index:
-    """The values of an attempt that count."""
+    """Return the values of an attempt that count."""
     if until is None:
         return index
     steps = index.columns["step"]

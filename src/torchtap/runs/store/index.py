@@ -97,6 +97,7 @@ class Index:
         """Some of its values, and of its sites those that they are of."""
         columns = {name: np.asarray(one)[chosen] for name, one in self.columns.items()}
         is_there = np.bincount(columns["site"], minlength=len(self.tables.site)) > 0
+        # The new number of a site is how many of the sites before it stay.
         numbers = np.cumsum(is_there, dtype=np.int32) - 1
         columns["site"] = numbers[columns["site"]].astype(np.int32)
         sites = [site for site, one in zip(self.tables.site, is_there, strict=True) if one]
@@ -111,6 +112,7 @@ class Index:
             name: one.head(count) if isinstance(one, BlockColumn) else one[:count]
             for name, one in self.columns.items()
         }
+        # As in only(), on the rows that are kept: the repetitions are of the same sites.
         there = columns["site"].distinct()
         numbers = np.zeros(len(self.tables.site), dtype=np.int32)
         numbers[there] = np.arange(len(there))
@@ -184,6 +186,7 @@ def checked(index: Index, sizes: Mapping[str, int]) -> tuple[Index, dict[str, in
     tables = index.tables
     ends = np.array([sizes.get(name, 0) for name in tables.file], dtype=np.int64)
     start, nbytes = columns["offset"], columns["nbytes"]
+    # Not ``start + nbytes <= end``: numbers of a damaged index could overflow in the sum.
     is_there = (nbytes >= 0) & (start >= 0) & (start <= ends[columns["file"]] - nbytes)
     is_there &= nbytes == expected_bytes(index)
     if is_there.all():
@@ -219,6 +222,7 @@ def expected_bytes(index: Index) -> NDArray[np.int64]:
 
 def _numel(shape: Sequence[int]) -> int:
     numel = math.prod(shape)
+    # Times the 16 bytes of complex128 that still fits into 64 bits.
     return numel if 0 <= numel < 1 << 56 and min(shape, default=0) >= 0 else -1
 
 

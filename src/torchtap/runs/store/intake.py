@@ -109,6 +109,8 @@ class Intake:
                 clone = tensor.clone()
             else:
                 clone = tensor.clone(memory_format=torch.contiguous_format)
+            # Clones and copies reach the thread on two ways; the number puts them into the order of
+            # arrival.
             self._clones.append((self.num_values, record[:6], clone))
             self._credit -= room
             self._clone_room += room
@@ -184,6 +186,7 @@ class Intake:
             self._hand_gathered()
             dropped, self._dropped = self._dropped, {}
             ids, labels = notes
+            # The queue keeps its order, so the commit comes behind all values that it names.
             end = EndOfStep(
                 step=step,
                 time=time.time(),
@@ -256,5 +259,6 @@ class Intake:
             self.queue.put(SmallValues(self._clones, self._clone_room), urgent=False)
             self._clones, self._clone_room = [], 0
         if self._credit:
+            # Room that was taken ahead and not used is free for others between two steps.
             self.queue.release(self._credit)
             self._credit = 0

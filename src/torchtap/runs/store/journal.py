@@ -133,6 +133,8 @@ class Template:
         }
         self.columns = {name: array_of(one, SCHEMA.field(name).type) for name, one in known.items()}
         self.parts = {name: parts_of(column) for name, column in self.columns.items()}
+        # Offsets as Arrow's large binary has them: one more than there are values, the first of
+        # them 0.
         self.ends = np.zeros(len(heads) + 1, dtype=np.int64)
         np.cumsum(self.nbytes, out=self.ends[1:])
         self.ends_buffer = pa.py_buffer(self.ends)
@@ -149,6 +151,8 @@ class Template:
         """The bytes of the columns of that batch, one after the other; those of others given."""
         if not self.heads:
             return []
+        # In the order of the schema, since the checksum of a batch goes over its columns in that
+        # order.
         return [part for n in _names_of(schema) for part in (self.parts.get(n) or numbers[n])]
 
 
@@ -167,6 +171,8 @@ class Templates:
         """The one of some values, which is new or not."""
         for number, one in enumerate(self._known):
             if one.heads == heads and one.sizes == nbytes:
+                # A training that alternates (a generator, a discriminator) has few kinds of steps:
+                # the last one used is looked at first.
                 if number:
                     self._known.insert(0, self._known.pop(number))
                 return one
@@ -203,6 +209,7 @@ class JournalWriter:
         info = commit.as_json()
         columns = {name: np.asarray(one, dtype=_KINDS[name][0]) for name, one in numbers.items()}
         arrays = {
+            # No validity bitmap: no number is missing.
             name: pa.Array.from_buffers(_KINDS[name][1], len(one), [None, pa.py_buffer(one)])
             for name, one in columns.items()
         }
@@ -273,6 +280,7 @@ def index_of(batches: Sequence[Any]) -> Index:
         if name not in CODED:
             columns[name] = _as_numpy(whole).astype(DTYPES[name])
             continue
+        # Arrow tells the few distinct texts apart, so that each is parsed once.
         coded = whole.dictionary_encode()
         entries = getattr(tables, name)
         known = {entry: number for number, entry in enumerate(entries)}
@@ -288,4 +296,5 @@ def _as_numpy(array: Any) -> NDArray[Any]:
     if not len(array):
         return np.zeros(0, dtype=kind)
     column: NDArray[Any] = np.frombuffer(array.buffers()[1], dtype=kind)
+    # A slice shares the buffers of the whole array and says where in them it begins.
     return column[array.offset : array.offset + len(array)]

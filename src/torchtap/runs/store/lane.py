@@ -42,7 +42,7 @@ class OpenFiles:
         self._open: OrderedDict[Path, int] = OrderedDict()
 
     def get(self, path: Path) -> int:
-        """A descriptor to write to a file that is there."""
+        """Return a descriptor to write to a file that is there."""
         descriptor = self._open.get(path)
         if descriptor is None:
             if len(self._open) >= self._most:

@@ -51,11 +51,13 @@ class MappedFiles:
         Raises:
             RunError: the file is not there, or shorter.
         """
+        # A file that grew since it was mapped has values behind the end of the map.
         whole = self._maps.get(path)
         if whole is None or whole.nbytes() < offset + nbytes:
             whole = self._map(path, offset + nbytes)
         else:
             self._maps.move_to_end(path)
+        # set_() makes a view of the mapped storage, and no copy.
         flat: Tensor = torch.empty(0, dtype=torch.uint8)
         return flat.set_(whole, offset, (nbytes,), (1,))
 
@@ -146,6 +148,8 @@ class MappedValues(Sequence[Tensor]):
         While the caller works on one, a thread reads the next ones and compares them with their
         checksums. An error is raised when its value is asked for, not before.
         """
+        # Values that are small or known to be whole are read directly: a thread would only cost
+        # time.
         chosen = np.asarray(places, dtype=np.intp)
         sizes = self.entries.columns["nbytes"][chosen]
         if sizes[~self._is_verified[chosen] & (sizes >= _WORTH_ASKING)].sum() < _WORTH_A_THREAD:
@@ -172,6 +176,7 @@ class MappedValues(Sequence[Tensor]):
         nbytes = 0
         for number, size in enumerate(sizes):
             while begun and nbytes + size > _MOST_AHEAD:
+                # The size of the oldest check that has begun, which is yielded next.
                 nbytes -= sizes[number - len(begun)]
                 yield begun.popleft()
             is_large = size >= _WORTH_ASKING
@@ -228,6 +233,7 @@ class MappedValues(Sequence[Tensor]):
         row_bytes = int(columns["nbytes"][first]) // shape[0]
         starts = columns["offset"][places] - columns["row"][places] * row_bytes
         start = int(starts[0])
+        # In a lane, offset less row times bytes is where row 0 begins, the same for all values.
         if start < 0 or (starts != start).any() or (columns["row"][places] < 0).any():
             return self._gathered_singly(places, within)  # Each value has a place of its own.
         rows = columns["row"][places] + within

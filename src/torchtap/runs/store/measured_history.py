@@ -67,6 +67,7 @@ def joined_attempts(attempts: Sequence[Attempt]) -> Series:
     }
     valid_until: list[int | None] = []
     until: int | None = None
+    # From the last attempt backwards: one counts until the first step that any later one measured.
     for place in reversed(range(len(attempts))):
         valid_until.append(_least(until, attempts[place].until))
         sites = [rows for own in by_phase.values() for _, rows in own[place].values()]
@@ -154,6 +155,7 @@ class _Joining:
         for number, step in enumerate(steps):
             for place, row in by_step[step].items():
                 whole[number, place] = row
+        # Histograms and states are handed over as functions: most are never asked for.
         kept = SavedSteps(filter(self._is_kept, steps), self._histograms, self._states)
         self.series.restore(steps, whole, kept)
 
@@ -179,6 +181,8 @@ class _Joining:
             site.why_no_mean = NOT_CLOSED
         elif lost:
             site.why_no_mean = lost[0]
+        # Sums over samples are kept over all steps of an attempt together: what steps that count no
+        # longer added to them cannot be taken out.
         elif any(part.is_cut for part in parts):
             site.why_no_mean = _SUPERSEDED
         else:

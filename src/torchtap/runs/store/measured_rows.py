@@ -23,7 +23,7 @@ DERIVED = ("std", "rms", "l2", "absmax")
 
 
 def schema_of(*, is_sealed: bool) -> Any:
-    """The columns of the stream, or of the table that a closed attempt has."""
+    """Return the columns of the stream, or of the table that a closed attempt has."""
     import pyarrow as pa
 
     text = pa.dictionary(pa.int32(), pa.string()) if is_sealed else pa.string()
@@ -46,19 +46,19 @@ class Span(NamedTuple):
 
 
 def span_of(steps: Sequence[int]) -> Span | None:
-    """The span of some steps, if there are any."""
+    """Return the span of some steps, if there are any."""
     return Span(min(steps), max(steps)) if steps else None
 
 
 def together(one: Span | None, two: Span | None) -> Span | None:
-    """The span of two."""
+    """Return the span of two."""
     if one is None or two is None:
         return one or two
     return Span(min(one.first, two.first), max(one.last, two.last))
 
 
 def look_through(folder: Path) -> tuple[Span | None, list[str]]:
-    """The steps of which an attempt has rows, and what of them is damaged; keeps no row."""
+    """Return the steps of which an attempt has rows, and what of them is damaged; keeps no row."""
     from torchtap.runs.store.streams import Damage, read_stream
 
     if is_misplaced(folder):
@@ -76,7 +76,7 @@ def look_through(folder: Path) -> tuple[Span | None, list[str]]:
 
 
 def measured_steps(folder: Path) -> list[int]:
-    """The steps of which an attempt has rows; of what is damaged those that can be read."""
+    """Return the steps of which an attempt has rows; of what is damaged those that can be read."""
     import pyarrow as pa
     import pyarrow.parquet
 

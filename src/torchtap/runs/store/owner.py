@@ -15,7 +15,7 @@ _ATTEMPT = b"attempt"
 
 
 def owned(schema: Any, owner: str) -> Any:
-    """A schema that says of which attempt its stream is."""
+    """Return a schema that says of which attempt its stream is."""
     return schema.with_metadata({_ATTEMPT: owner.encode("ascii")}) if owner else schema
 
 

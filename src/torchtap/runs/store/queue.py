@@ -150,7 +150,7 @@ class ByteQueue:
                 self._changed.notify_all()
 
     def get(self, most: float | None = None) -> list[Item]:
-        """The next items; waits for them, and after ``most`` seconds returns none."""
+        """Return the next items; waits for them, and after ``most`` seconds returns none."""
         with self._changed:
             if not self._changed.wait_for(lambda: bool(self._items), most):
                 return []

@@ -113,6 +113,7 @@ class RankSource:
             whole, paths = self._joined_attempts()
         values = MappedValues(whole, paths, self._files, verify=self._verify)
         self.records = Records.from_index(values, whole)
+        # These are cached_property: without the entry they are computed again.
         self.__dict__.pop("scalars", None)
         self.__dict__.pop("notes", None)
         self.__dict__.pop("series", None)
@@ -127,6 +128,7 @@ class RankSource:
         whole = joined_indices([part for part in parts if len(part)] or [EMPTY])
         paths = []
         for name in whole.tables.file:
+            # As _renamed() put them together.
             number, _, own = name.rpartition("/")
             paths.append(value_path(self.attempts[int(number)].folder, own))
         return whole, paths

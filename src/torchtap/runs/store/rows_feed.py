@@ -74,6 +74,7 @@ class RowsFeed:
         """
         if self._ended is None or self._rows is None or self._num_handed == self._num_closed:
             return
+        # The training's thread may hold the lock and wait for the very thread that asks here.
         if not self._lock.acquire(timeout=PATIENCE):
             return
         try:
@@ -99,6 +100,7 @@ class RowsFeed:
         new = [step for step in came if step <= self._last_closed]
         if new:
             self._handed[phase] = new[-1]
+        # Steps that were handed on already come again where a late backward added to them.
         steps = sorted({*new, *series.rows.take_changed()})
         if steps:
             series.rows.move(steps, self._rows.empty, self._rows.alone)

@@ -34,7 +34,7 @@ _LOOKED_AT = 64
 
 
 def joined_bytes(values: Sequence[Tensor | memoryview]) -> Any:
-    """The bytes of some values, one after the other."""
+    """Return the bytes of some values, one after the other."""
     parts: list[Any] = []
     tensors: list[Tensor] = []
     for value in values:
@@ -56,7 +56,7 @@ def _kind_of(tensor: Tensor) -> tuple[torch.dtype, torch.Size]:
 
 
 def stacked(tensors: list[Tensor]) -> Any:
-    """The bytes of tensors of one dtype and shape: that takes a tenth of looking at each."""
+    """Return the bytes of tensors of one dtype and shape: that takes a tenth of looking at each."""
     whole = tensors[0] if len(tensors) == 1 else torch.stack(tensors)
     flat: Any = whole.reshape(-1).view(torch.uint8).numpy()
     return memoryview(flat)

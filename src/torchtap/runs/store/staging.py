@@ -29,7 +29,7 @@ CLONED = {
 
 
 def rounded(nbytes: int) -> int:
-    """The size of the buffer for so many bytes, at most 1/8 larger."""
+    """Return the size of the buffer for so many bytes, at most 1/8 larger."""
     # Batches that differ a little in length find the buffers of one another.
     step = max(_LEAST, (1 << max(nbytes - 1, 0).bit_length()) // (2 * _PARTS))
     return -(-nbytes // step) * step
@@ -51,7 +51,7 @@ class Buffers:
         self._lock = threading.Lock()
 
     def take(self, nbytes: int, *, pinned: bool) -> Tensor:
-        """A buffer of at least so many bytes.
+        """Return a buffer of at least so many bytes.
 
         Args:
             nbytes: least.

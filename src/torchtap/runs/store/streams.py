@@ -86,17 +86,17 @@ class StreamWriter:
 
     @property
     def file(self) -> int:
-        """Its descriptor."""
+        """Return its descriptor."""
         return self._file
 
     @property
     def next(self) -> int:
-        """The place where the file will end when what waits is written."""
+        """Return the place where the file will end when what waits is written."""
         return self.end + self.num_waiting
 
     @property
     def num_waiting(self) -> int:
-        """The number of bytes that wait to be written."""
+        """Return the number of bytes that wait to be written."""
         return 0 if self._sink is None else self._sink.tell() - self._skipped
 
     def append(self, batch: Any, info: bytes = b"") -> None:
@@ -159,7 +159,7 @@ class StreamWriter:
         self._crc = crc32(ending, self._crc)
 
     def batches(self, path: Path) -> list[tuple[Any, bytes]]:
-        """The batches of the finished file, and what is said beside them.
+        """Return the batches of the finished file, and what is said beside them.
 
         Where all of its bytes are those that were written, which their checksum says, the batches
         are not looked at one by one.
@@ -179,7 +179,7 @@ class StreamWriter:
 
 
 def batch_crc(batch: Any, info: bytes) -> int:
-    """The checksum of all values of a batch, however they lie in memory."""
+    """Return the checksum of all values of a batch, however they lie in memory."""
     crc = crc32(info)
     if not batch.num_rows:
         return crc
@@ -202,7 +202,7 @@ def _width(kind: Any) -> int:
 
 
 def crc_of(parts: Iterable[Any]) -> int:
-    """The checksum of bytes that follow one another."""
+    """Return the checksum of bytes that follow one another."""
     crc = 0
     for part in parts:
         crc = crc32(part, crc)
@@ -219,6 +219,7 @@ def _parts(column: Any, width: int) -> tuple[Any, ...]:
     values = memoryview(buffers[1])
     if width > 0:
         return (values[first * width : (first + length) * width],)
+    # The width of an end is given as a negative number, which makes these slices positive.
     ends = values.cast("B")[-first * width : -(first + length + 1) * width]
     where = ends.cast("q" if width == -8 else "i")
     return ends, memoryview(buffers[2])[where[0] : where[-1]] if buffers[2] is not None else b""
@@ -227,7 +228,7 @@ def _parts(column: Any, width: int) -> tuple[Any, ...]:
 def read_stream(
     path: Path, schema: Any, start: int = 0, end: int | None = None
 ) -> Iterator[Found | Damage]:
-    """The batches of a stream from a place on, and what is no batch.
+    """Yield the batches of a stream from a place on, and what is no batch.
 
     Args:
         path: of the file.
@@ -252,8 +253,10 @@ def _messages(
         for found in _in_sequence(whole, schema, place):
             yield found
             place = found.end
+        # A stream that was finished ends with a mark and four zeros, which are no damage.
         if place >= size or view[place:] == _ENDING or (not place and _is_empty(whole, schema)):
             return
+        # What is between is one damage, however many batches stood there.
         following = _next_batch(view, whole, schema, place, size)
         yield Damage(place, size if following is None else following, following is None)
         if following is None:
@@ -274,6 +277,8 @@ def _is_empty(whole: Any, schema: Any) -> bool:
 
 def _in_sequence(whole: Any, schema: Any, start: int) -> Iterator[Found]:
     """Whole batches from a place on, up to the first that is not."""
+    # pyarrow reads a stream from its schema on: a copy is put before a batch in the middle, and its
+    # bytes are taken off again from the ends of messages.
     head = b"" if start == 0 else schema.serialize().to_pybytes()
     rest = whole.slice(start)
     source = pa.BufferReader(rest if not head else pa.py_buffer(head + rest.to_pybytes()))
@@ -295,7 +300,7 @@ def _in_sequence(whole: Any, schema: Any, start: int) -> Iterator[Found]:
 
 
 def _checked(batch: Any, said: Any, end: int) -> Found | None:
-    """A batch whose checksum is right."""
+    """Return a batch whose checksum is right."""
     if said is None or INFO not in said or CRC not in said:
         return None
     # Offsets of a damaged batch may point anywhere, and reading them would end the process.

@@ -83,7 +83,7 @@ class Worker:
 
     @property
     def num_commits(self) -> int:
-        """The number of commits that were written so far; waits for none."""
+        """Return the number of commits that were written so far; waits for none."""
         return self._writer.num_commits
 
     @property

@@ -45,7 +45,7 @@ def sorted_cells(rows: Sequence[Any], key: str, *, largest_first: bool) -> tuple
 def show_cells(
     rows: Sequence[Any], columns: Sequence[str], notes: Sequence[str], *, limit: int | None
 ) -> Page:
-    """One line per row."""
+    """Return one line per row."""
     cells = [[_text(row[name]) for name in columns] for row in rows]
     kinds = [type(rows[0][name]) if rows else str for name in columns]
     elastic = {place: 20 for place, kind in enumerate(kinds) if kind is str and place == 0}

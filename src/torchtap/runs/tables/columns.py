@@ -114,7 +114,7 @@ def _is_counted(stats: Statistics, name: str) -> bool:
 
 
 def _text_of_vector(value: Any) -> str:
-    """``8 numbers [0.1 .. 3]``."""
+    """Return ``8 numbers [0.1 .. 3]``."""
     if value.numel() == 1:
         return number(float(value))
     finite = [one for one in value.flatten().tolist() if math.isfinite(abs(one))]

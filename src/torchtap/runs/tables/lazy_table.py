@@ -41,7 +41,7 @@ class LazyTable(pyarrow.dataset.Dataset):  # type: ignore[misc]
         filter: Any = None,
         **how: Any,
     ) -> Any:
-        """Some columns of some rows.
+        """Return some columns of some rows.
 
         Args:
             columns: names; all by default.
@@ -56,7 +56,7 @@ class LazyTable(pyarrow.dataset.Dataset):  # type: ignore[misc]
         return pyarrow.dataset.Scanner.from_batches([batch], schema=schema)
 
     def _rows(self, filter: Any) -> Any:
-        """The rows that an expression is true of."""
+        """Return the rows that an expression is true of."""
         said = str(filter)
         arrays = {name: self._column(name, None) for name in NAMES if name in said}
         arrays[_ROW] = plain(np.arange(len(self._columns)))

@@ -113,7 +113,7 @@ class StatisticsColumns:
 
     @property
     def dtypes(self) -> tuple[Column, list[str]]:
-        """The dtype of each row as a number, and what the numbers stand for."""
+        """Return the dtype of each row as a number, and what the numbers stand for."""
         texts = list(dict.fromkeys(self.index.dtypes))
         known = {text: number for number, text in enumerate(texts)}
         of_site = np.array([known[text] for text in self.index.dtypes], dtype=np.int32)

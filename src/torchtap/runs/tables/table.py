@@ -114,7 +114,7 @@ class Table(Printed):
         return [_flat(row) for row in self.rows]
 
     def to_frame(self, *, library: Literal["pandas", "polars"] | None = None) -> Any:
-        """A data frame of pandas or polars.
+        """Return a data frame of pandas or polars.
 
         The columns are the keys of :meth:`as_dicts`.
 
@@ -128,7 +128,7 @@ class Table(Printed):
         return make_frame(self.as_dicts(), library)
 
     def to_text(self, *, limit: int | None = 40, width: int | None = 100) -> str:
-        """The table as text; ``print(table)`` shows it with the defaults.
+        """Return the table as text; ``print(table)`` shows it with the defaults.
 
         Args:
             limit: most rows; ``None`` for all. The rows that are left out are counted.

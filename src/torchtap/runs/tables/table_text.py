@@ -24,7 +24,7 @@ def show_table(
     limit: int | None = MOST_ROWS,
     way_out: str = WAY_OUT,
 ) -> Page:
-    """One line per site.
+    """Return one line per site.
 
     Args:
         rows: the sites.

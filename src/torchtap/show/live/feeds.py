@@ -205,7 +205,7 @@ class Followed:
 
 
 def follow(path: Path) -> list[Followed]:
-    """The feeds of a run: one for each rank in its folder, of the last attempt of each.
+    """Return the feeds of a run: one for each rank in its folder, of the last attempt of each.
 
     Args:
         path: a file, a folder of ``tt.Disk``, one of a rank or an attempt in it, or a folder with
@@ -236,7 +236,7 @@ def follow(path: Path) -> list[Followed]:
 
 
 def feed_of(folder: Path) -> Feed:
-    """The feed of a rank or an attempt: of its statistics, else of its values."""
+    """Return the feed of a rank or an attempt: of its statistics, else of its values."""
     if not is_attempt(folder):
         attempts = attempts_in(folder)
         folder = attempts[max(attempts)]
@@ -246,7 +246,7 @@ def feed_of(folder: Path) -> Feed:
 
 
 def meta_in(folder: Path) -> Meta:
-    """The metadata of the model, as its attempt says it; empty where that is damaged."""
+    """Return the metadata of the model, as its attempt says it; empty where that is damaged."""
     body = _facts(folder).get("meta")
     return Meta() if body is None else meta_of(body)
 

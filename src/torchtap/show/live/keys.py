@@ -49,7 +49,7 @@ class Keys:
             termios.tcsetattr(self._file, termios.TCSADRAIN, self._before)
 
     def read(self, most: float) -> list[str]:
-        """The keys that were pressed; waits for one, for so many seconds at most."""
+        """Return the keys that were pressed; waits for one, for so many seconds at most."""
         ready, _, _ = select.select([self._file], [], [], max(most, 0.0))
         if not ready:
             return []

@@ -113,7 +113,7 @@ def state_of_attempt(folder: Path, *, times: Sequence[float] = (), now: float) -
 
 
 def seconds(value: float | None) -> str:
-    """A span of time, as a person says it.
+    """Return a span of time, as a person says it.
 
     Example:
         >>> seconds(0.012), seconds(3.21), seconds(75), seconds(7300)

@@ -65,7 +65,7 @@ def runs_page(folder: str, runs: Sequence[ListedRun], token: str) -> str:
 
 
 def policy_of_list() -> str:
-    """The content security policy of the list: nothing but its own style."""
+    """Return the content security policy of the list: nothing but its own style."""
     digest = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
     rest = "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     return f"default-src 'none'; style-src 'sha256-{digest}'; {rest}"

@@ -131,7 +131,7 @@ def _findings(frame: Frame) -> Iterator[Line]:
 
 
 def _told(frame: Frame) -> str:
-    """The step, how fast, and what is to be said of the state."""
+    """Return the step, how fast, and what is to be said of the state."""
     state, told = frame.state, []
     if frame.step is not None:
         told.append(f"step {_step(frame.step)}")
@@ -222,7 +222,7 @@ def _tone(rank: Rank) -> str:
 
 
 def _change(factor: float) -> str:
-    """The magnitude as a multiple of that in the last frame, where it is another."""
+    """Return the magnitude as a multiple of that in the last frame, where it is another."""
     if not math.isfinite(factor) or factor <= 0 or 0.98 < factor < 1.02:
         return ""
     return f"x{factor:.3g}" if 0.01 <= factor < 1000 else f"x{number(float(f'{factor:.2g}'))}"

@@ -162,7 +162,7 @@ class Server(ThreadingHTTPServer):
 
     @property
     def address(self) -> str:
-        """The address to open, with its token."""
+        """Return the address to open, with its token."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{host}:{self.server_port}/?token={self.pages.token}"
 
@@ -208,7 +208,7 @@ class _Handler(BaseHTTPRequestHandler):
             raise Refused(HTTPStatus.FORBIDDEN, "This server is asked under its own name only.")
 
     def _checked_path(self) -> str:
-        """The path of the request, once its token is right."""
+        """Return the path of the request, once its token is right."""
         if not self.path.startswith("/"):
             raise Refused(HTTPStatus.BAD_REQUEST, "A request names a path.")
         try:

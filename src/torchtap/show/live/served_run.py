@@ -70,11 +70,11 @@ class ServedRun:
 
     @property
     def state(self) -> RunState:
-        """The state of the run."""
+        """Return the state of the run."""
         return state_of(self.path)
 
     def page(self) -> Body:
-        """The page, as HTML.
+        """Return the page, as HTML.
 
         Raises:
             RunError: the run cannot be read.
@@ -83,7 +83,7 @@ class ServedRun:
         return self._body("page", self._page)
 
     def data(self) -> Body:
-        """The data of the page, as JSON; raises as :meth:`page` does."""
+        """Return the data of the page, as JSON; raises as :meth:`page` does."""
         return self._body("data", self._data)
 
     def _body(self, name: str, build: Callable[[Run], Body]) -> Body:

@@ -121,7 +121,7 @@ def interactive(view: View, controls: Controls, rows: int | None) -> Frame:
 
 
 def _pick(view: View, frame: Frame, finite: Frame | None, controls: Controls) -> Frame:
-    """The frame that was asked for."""
+    """Return the frame that was asked for."""
     if controls.is_finite and not view.has_finite:
         controls.is_finite = False  # All is finite: that frame is the present one.
     return finite if controls.is_finite and finite is not None else frame

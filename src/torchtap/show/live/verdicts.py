@@ -101,7 +101,7 @@ class FirstBad:
 
 
 def way_of(site: Site) -> str:
-    """The part of a step in which a site has its value: ``forward backward optimizer``.
+    """Return the part of a step in which a site has its value: ``forward backward optimizer``.
 
     A parameter, or a buffer, has it before the forward.
     """
@@ -125,7 +125,7 @@ class Judge:
         self._origins: dict[int, bool | None] = {}
 
     def verdicts(self) -> list[Verdict]:
-        """The verdict on each site, the worst first."""
+        """Return the verdict on each site, the worst first."""
         verdicts = []
         past = self._against_past()
         far = self._against_others()
@@ -136,7 +136,7 @@ class Judge:
         return sorted(verdicts, key=self._key)
 
     def first_bad(self) -> Sequence[FirstBad]:
-        """The first site of each way that was not finite, in the order of the steps."""
+        """Return the first site of each way that was not finite, in the order of the steps."""
         return self._firsts
 
     @cached_property
@@ -332,7 +332,7 @@ class Judge:
 
 
 def times(power: float) -> str:
-    """A ratio as a factor, or a part: of 10 to a power.
+    """Return a ratio as a factor, or a part: of 10 to a power.
 
     Example:
         >>> times(2.0), times(-3.0)
@@ -354,6 +354,6 @@ def said_bad(row: Floats) -> str:
 
 
 def said_zeros(row: Floats) -> str:
-    """The share of zeros, as a percentage; ``-`` of an empty tensor."""
+    """Return the share of zeros, as a percentage; ``-`` of an empty tensor."""
     share = float(zeros_of(row[None])[0])
     return "-" if math.isnan(share) else "0" if not share else percent(share)

@@ -49,7 +49,7 @@ class Entry:
 
     @property
     def text(self) -> str:
-        """The site as text, with the name of its feed where there are several."""
+        """Return the site as text, with the name of its feed where there are several."""
         return f"{self.name} {self.site}" if self.name else str(self.site)
 
 
@@ -133,7 +133,7 @@ class View:
 
     @property
     def meta(self) -> Meta:
-        """The metadata of the model."""
+        """Return the metadata of the model."""
         return self._parts[0].feed.meta
 
     def update(self) -> None:
@@ -194,7 +194,7 @@ class View:
 
     @property
     def state(self) -> RunState:
-        """The state of the run now."""
+        """Return the state of the run now."""
         times = [list(part.window.times) for part in self._parts]
         longest = max((part.window.longest for part in self._parts), default=0.0)
         own = max(times, key=len, default=[])
@@ -262,7 +262,7 @@ class View:
 
 
 def selected(frame: Frame, meta: Meta, where: Sequence[str]) -> list[Entry]:
-    """The entries of a frame whose sites fit some patterns; all for none.
+    """Return the entries of a frame whose sites fit some patterns; all for none.
 
     Raises:
         SiteError: a pattern has no meaning.
@@ -275,7 +275,7 @@ def selected(frame: Frame, meta: Meta, where: Sequence[str]) -> list[Entry]:
 
 
 def _order_of(window: Window, meta: Meta) -> list[int]:
-    """The place of the module of each site in the model."""
+    """Return the place of the module of each site in the model."""
     places = {path: place for place, path in enumerate(meta.modules)}
     return [places.get(site.path, len(places)) for site in window.table.sites]
 
@@ -287,7 +287,7 @@ def _origin(name: str, window: Window, first: FirstBad) -> Origin:
 
 
 def _first_of_each(origins: Sequence[Origin]) -> list[Origin]:
-    """The first of each way, over all feeds."""
+    """Return the first of each way, over all feeds."""
     first: dict[str, Origin] = {}
     for origin in sorted(origins, key=lambda origin: origin.first.step):
         first.setdefault(origin.first.way, origin)

@@ -154,7 +154,7 @@ class Window:
 
     @property
     def last_step(self) -> int | None:
-        """The last step of which there are statistics."""
+        """Return the last step of which there are statistics."""
         return self.steps[-1] if self.steps else None
 
     @property
@@ -248,7 +248,7 @@ def _shown(rows: Floats) -> Floats:
 
 
 def zeros_of(rows: Floats) -> Floats:
-    """The share of elements that are zero, of each row; NaN of empty tensors."""
+    """Return the share of elements that are zero, of each row; NaN of empty tensors."""
     with np.errstate(all="ignore"):
         shares: Floats = rows[:, ZEROS] / rows[:, NUMEL]
     return shares

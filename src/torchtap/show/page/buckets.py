@@ -40,13 +40,13 @@ class Buckets:
 
     @property
     def first(self) -> list[int]:
-        """The first step of each part."""
+        """Return the first step of each part."""
         steps: list[int] = self.steps[self.starts].tolist()
         return steps
 
     @property
     def last(self) -> list[int]:
-        """The last step of each part."""
+        """Return the last step of each part."""
         ends = np.append(self.starts[1:], len(self.steps)) - 1
         steps: list[int] = self.steps[ends].tolist() if len(self.starts) else []
         return steps

@@ -51,7 +51,7 @@ class SiteNumbers:
 
     @cached_property
     def last(self) -> dict[str, float]:
-        """The numbers of the last step in which it was measured."""
+        """Return the numbers of the last step in which it was measured."""
         stats = self.row.stats
         numbers = {name: float(getattr(stats, name)) for name in NAMES}
         numbers["zeros"] = stats.zeros / stats.numel if stats.numel else math.nan

@@ -290,12 +290,12 @@ class Reopened(_OfSavedRun):
 
     @property
     def name(self) -> str:
-        """The name of the statistic."""
+        """Return the name of the statistic."""
         return str(self.original.name)
 
     @property
     def packed_by(self) -> str:
-        """The name of the class that packs its states."""
+        """Return the name of the class that packs its states."""
         return type(self.original).__name__
 
     @property

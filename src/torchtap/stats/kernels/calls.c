@@ -18,7 +18,7 @@
 
 #include "calls.h"
 
-enum { MOST_DIMS = 64, NO_SHAPE = -1, CPU = 1, LARGE = 1 << 21 };
+enum { MOST_DIMS = 64, NO_SHAPE = -1, CPU = 1, LARGE = 1 << 21, MOST_ENTERED = 1 << 12 };
 
 /* ------------------------------------------------------------------ what DLPack's table looks like */
 
@@ -63,13 +63,13 @@ static PyObject **const OF_CALLS[] = {
 
 #define NAMES(name)                                                                                \
     name(grad_fn) name(_backward_hooks) name(_register_hook_dict) name(_base) name(_is_view) name(is_leaf)        \
-    name(_version) name(recording) name(step) name(stack) name(views) name(add) name(join)         \
-    name(has_run) name(has_trained) name(take_plain) name(deliver) name(func) name(__self__)
+    name(_version) name(recording) name(step) name(stack) name(views) name(add) name(gradients)    \
+    name(has_run) name(has_trained) name(deliver) name(func) name(__self__)
 #define DECLARE(name) static PyObject *n_##name;
 NAMES(DECLARE)
 
 static PyTypeObject *clock_type, *meter_type, *state_type, *gradients_type, *arrival_type,
-    *followed_type, *leaving_type;
+    *followed_type, *steps_type, *numbers_type, *leaving_type;
 
 static PyObject *none(void) { /* See kernel.c. */
     Py_IncRef(Py_None);
@@ -116,7 +116,7 @@ static int64_t version_of(PyObject *tensor) {
         Py_VISIT(Py_TYPE(op));                                                                     \
         each(VISIT, op) return 0;                                                                  \
     }                                                                                              \
-    static int type##_clear(PyObject *op) { each(CLEAR, op) return 0; }                            \
+    static int type##_clear(PyObject *op) { each(CLEAR, op) return (void)op, 0; }                  \
     static void type##_dealloc(PyObject *op) {                                                     \
         PyTypeObject *own = Py_TYPE(op);                                                           \
         PyObject_GC_UnTrack(op);                                                                   \
@@ -625,6 +625,138 @@ static PyType_Slot followed_slots[] = {
     {Py_tp_getset, followed_properties}, LIFE_SLOTS(Followed), {0, NULL},
 };
 
+/* ------------------------------------------- StepCounter and CallNumbers, as hooks.call_numbers */
+
+typedef struct {
+    PyObject_HEAD
+    long long current;
+} Steps;
+#define STEPS(do, op)
+LIFE(Steps, STEPS)
+
+static PyObject *steps_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
+    (void)arguments, (void)keywords;
+    if (!current_task) {
+        PyErr_SetString(PyExc_RuntimeError, "bind_calls comes first");
+        return NULL;
+    }
+    MAKE(Steps, type)
+    PyObject_GC_Track((PyObject *)self);
+    return (PyObject *)self;
+}
+
+/* The number of a call that a thread has entered and not left. */
+typedef struct {
+    unsigned long thread;
+    long long number;
+} Entered;
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *steps;
+    long long step, next;
+    Entered *entered;
+    Py_ssize_t size, room;
+} Numbers;
+#define NUMBERS(do, op) do(op, Numbers, steps)
+LIFE(Numbers, NUMBERS)
+
+static void numbers_free(PyObject *op) {
+    PyMem_Free(((Numbers *)op)->entered);
+    Numbers_dealloc(op);
+}
+
+static PyObject *steps_new_numbers(PyObject *op, PyObject *unused) {
+    (void)unused;
+    MAKE(Numbers, numbers_type)
+    self->steps = held(op);
+    self->step = ((Steps *)op)->current;
+    PyObject_GC_Track((PyObject *)self);
+    return (PyObject *)self;
+}
+
+static void begin_step(Numbers *self) {
+    long long step = ((Steps *)self->steps)->current;
+    if (self->step != step)
+        self->next = self->size = 0;
+    self->step = step;
+}
+
+/* The number that this thread's innermost call has drawn, or a new one. */
+static long long next_number(Numbers *self) {
+    begin_step(self);
+    unsigned long thread = self->size ? PyThread_get_thread_ident() : 0;
+    for (Py_ssize_t at = self->size - 1; at >= 0; at--) {
+        Entered *found = self->entered + at;
+        if (found->thread != thread)
+            continue;
+        long long number = found->number;
+        self->size--;
+        memmove(found, found + 1, sizeof *found * (size_t)(self->size - at));
+        return number;
+    }
+    return self->next++;
+}
+
+static PyObject *numbers_next(PyObject *op) {
+    return PyLong_FromLongLong(next_number((Numbers *)op));
+}
+
+/* Draws the number of a call that is entered; an interrupt leaves its own behind. */
+static int enter_call(Numbers *self) {
+    begin_step(self);
+    if (self->size == self->room && self->room < MOST_ENTERED) {
+        Py_ssize_t room = self->room ? 2 * self->room : 4;
+        Entered *more = PyMem_Realloc(self->entered, sizeof *more * (size_t)room);
+        if (!more) {
+            PyErr_NoMemory();
+            return -1;
+        }
+        self->entered = more;
+        self->room = room;
+    } else if (self->size == self->room) {
+        self->size--;
+        memmove(self->entered, self->entered + 1, sizeof *self->entered * (size_t)self->size);
+    }
+    self->entered[self->size++] = (Entered){PyThread_get_thread_ident(), self->next++};
+    return 0;
+}
+
+/* Whether a backward is running. */
+static int is_in_backward(void) {
+    PyObject *task = PyObject_CallNoArgs(current_task);
+    long long number = task ? PyLong_AsLongLong(task) : -1;
+    Py_XDECREF(task);
+    return PyErr_Occurred() ? -1 : number != -1;
+}
+
+static PyObject *numbers_enter(PyObject *op, PyObject *unused) {
+    (void)unused;
+    int in_backward = is_in_backward();
+    if (in_backward < 0 || (!in_backward && enter_call((Numbers *)op)))
+        return NULL;
+    return none();
+}
+
+static PyMethodDef steps_methods[] = {
+    {"new_numbers", steps_new_numbers, METH_NOARGS, "Make the numbers of the calls of a module."},
+    {NULL, NULL, 0, NULL},
+};
+static PyMemberDef steps_members[] = {NUMBER(Steps, current), {NULL, 0, 0, 0, NULL}};
+static PyType_Slot steps_slots[] = {
+    {Py_tp_new, steps_new}, {Py_tp_methods, steps_methods}, {Py_tp_members, steps_members},
+    LIFE_SLOTS(Steps), {0, NULL},
+};
+static PyMethodDef numbers_methods[] = {
+    {"enter", numbers_enter, METH_NOARGS, "Draw the number of a call as it is entered."},
+    {NULL, NULL, 0, NULL},
+};
+static PyType_Slot numbers_slots[] = {
+    {Py_tp_iter, PyObject_SelfIter},     {Py_tp_iternext, numbers_next},
+    {Py_tp_methods, numbers_methods},    {Py_tp_traverse, Numbers_traverse},
+    {Py_tp_clear, Numbers_clear},        {Py_tp_dealloc, numbers_free}, {0, NULL},
+};
+
 /* ------------------------------------------------------------- Leaving: the end of a module's calls */
 
 typedef struct {
@@ -641,8 +773,9 @@ LIFE(Leaving, LEAVING)
 static PyObject *leaving_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
     PyObject *given[8];
     (void)keywords;
-    if (!PyArg_ParseTuple(arguments, "OO!OOOOOO!:Leaving", given, &PySet_Type, given + 1, given + 2,
-                          given + 3, given + 4, given + 5, given + 6, gradients_type, given + 7))
+    if (!PyArg_ParseTuple(arguments, "OO!OOOOOO!:Leaving", given, &PySet_Type, given + 1,
+                          given + 2, given + 3, given + 4, given + 5, given + 6, gradients_type,
+                          given + 7))
         return NULL;
     for (int i = 5; i < 7; i++) {
         if (given[i] != Py_None && Py_TYPE(given[i]) != state_type) {
@@ -662,32 +795,66 @@ static PyType_Slot leaving_slots[] = {{Py_tp_new, leaving_new}, LIFE_SLOTS(Leavi
 
 /* As callbacks.is_of_plain_training, of a tensor with a graph. */
 static int is_of_plain_training(void) {
-    PyObject *task = PyObject_CallNoArgs(current_task);
-    long long number = task ? PyLong_AsLongLong(task) : -2;
-    Py_XDECREF(task);
-    if (number != -1)
-        return PyErr_Occurred() ? -1 : 0;
+    int in_backward = is_in_backward();
+    if (in_backward)
+        return in_backward < 0 ? -1 : 0;
     int is = is_none(ask(top_saved_hooks, Py_True));
     is = is == 1 ? is_none(PyObject_CallNoArgs(transform_running)) : is;
     return is == 1 ? is_none(PyObject_CallNoArgs(tracing_state)) : is;
 }
 
+/* Remembers a table of hooks, to clean it. */
+static int remember(const Gradients *self, PyObject *table) {
+    PyObject *reference = PyWeakref_NewRef(table, NULL);
+    int failed = !reference || PyList_Append(self->tables, reference);
+    Py_XDECREF(reference);
+    return failed ? -1 : 0;
+}
+
+/* Whether a GradHook belongs to these gradients, as Gradients._is_ours. */
+static int is_own(const Gradients *self, PyObject *hook) {
+    PyObject *func = PyObject_GetAttr(hook, n_func), *gradients = NULL;
+    PyObject *owner = func ? PyObject_GetAttr(func, n___self__) : NULL;
+    if (owner && !(gradients = PyObject_GetAttr(owner, n_gradients))) {
+        PyErr_Clear();
+        gradients = held(owner);
+    }
+    int is = owner ? gradients == self->others : 0;
+    PyErr_Clear();
+    Py_XDECREF(gradients);
+    Py_XDECREF(owner);
+    Py_XDECREF(func);
+    return is;
+}
+
+/* Puts a hook into a table that others made, as TensorHooks.join, which does it among edits. */
+static int join(const Gradients *self, PyObject *table, PyObject *hook) {
+    PyObject *key, *other;
+    Py_ssize_t place = 0;
+    int is_known = 0;
+    while (PyDict_Next(table, &place, &key, &other)) {
+        PyTypeObject *type = Py_TYPE(other);
+        if (type == (PyTypeObject *)grad_hook)
+            is_known = is_known || is_own(self, other);
+        else if (PyType_IsSubtype(type, (PyTypeObject *)grad_hook)) {
+            PyObject *answer = PyObject_CallFunctionObjArgs(self->join, table, hook, NULL);
+            Py_XDECREF(answer);
+            return answer ? 0 : -1;
+        }
+    }
+    return (!is_known && remember(self, table)) || PyObject_SetItem(table, hook, hook) ? -1 : 0;
+}
+
 /* Puts a hook on a tensor that an operation made, as hooks.tensor_hooks.TensorHooks.put. */
 static int put_hook(const Gradients *self, PyObject *tensor, PyObject *node, PyObject *table,
                     PyObject *hook) {
-    PyObject *answer = NULL, *reference = NULL;
-    if (table != Py_None) {
-        answer = PyObject_CallFunctionObjArgs(self->join, table, hook, NULL);
-        Py_XDECREF(answer);
-        return answer ? 0 : -1;
-    }
-    PyObject *made = PyObject_CallNoArgs(new_table);
+    if (table != Py_None)
+        return join(self, table, hook);
+    PyObject *made = PyObject_CallNoArgs(new_table), *answer = NULL;
     int failed = !made || PyObject_SetAttr(tensor, n__backward_hooks, made) ||
                  !(answer = PyObject_CallMethodObjArgs(node, n__register_hook_dict, tensor, NULL)) ||
-                 !(reference = PyWeakref_NewRef(made, NULL)) ||
-                 PyList_Append(self->tables, reference) || PyObject_SetItem(made, hook, hook);
+                 remember(self, made) || PyObject_SetItem(made, hook, hook);
     Py_XDECREF(answer);
-    Py_XDECREF(reference);
     Py_XDECREF(made);
     return failed ? -1 : 0;
 }
@@ -775,7 +942,9 @@ static int take_output(Leaving *self, PyObject *output, PyObject *node, PyObject
         state->seen |= plain == 1;
     }
     if (plain == 1) {
-        call = PyIter_Next(self->calls);
+        call = Py_TYPE(self->calls) == numbers_type
+                   ? PyLong_FromLongLong(next_number((Numbers *)self->calls))
+                   : PyIter_Next(self->calls);
         plain = call ? 1 : -1;
     }
     if (plain == 1 && self->gradient && expect(self, output, node, table, step, call, of_view))
@@ -838,6 +1007,20 @@ static PyObject *leave(PyObject *module, PyObject *const *arguments, Py_ssize_t 
     return answer;
 }
 
+/* enter(leaving, hook, module, args): the forward pre-hook of a module that may call itself. */
+static PyObject *enter(PyObject *module, PyObject *const *arguments, Py_ssize_t given) {
+    (void)module;
+    if (given < 3 || Py_TYPE(arguments[0]) != leaving_type) {
+        PyErr_SetString(PyExc_TypeError, "enter takes a Leaving and what a pre-hook is given");
+        return NULL;
+    }
+    Leaving *self = (Leaving *)arguments[0];
+    int recording = is_true(PyObject_GetAttr(self->listener, n_recording));
+    if (recording < 1)
+        return recording ? NULL : none();
+    return numbers_enter(self->calls, NULL);
+}
+
 /* -------------------------------------------------------------------------------- the Python door */
 
 /* Keeps what is handed in, from the place `first` on. */
@@ -883,6 +1066,8 @@ static PyMethodDef functions[] = {
      "sequence_number, detach, GradHook, OrderedDict)"},
     {"leave", (PyCFunction)(void (*)(void))leave, METH_FASTCALL,
      "leave(leaving, hook, module, args, kwargs, output): a forward hook"},
+    {"enter", (PyCFunction)(void (*)(void))enter, METH_FASTCALL,
+     "enter(leaving, hook, module, args): a forward pre-hook"},
     {NULL, NULL, 0, NULL},
 };
 
@@ -904,6 +1089,8 @@ int torchtap_add_calls(PyObject *module) {
         ROW("Gradients", Gradients, gradients_type, gradients_slots, 0),
         ROW("Arrival", Arrival, arrival_type, arrival_slots, own),
         ROW("FollowedView", Followed, followed_type, followed_slots, own),
+        ROW("StepCounter", Steps, steps_type, steps_slots, 0),
+        ROW("CallNumbers", Numbers, numbers_type, numbers_slots, own),
         ROW("Leaving", Leaving, leaving_type, leaving_slots, 0),
     };
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
@@ -920,5 +1107,7 @@ int torchtap_add_calls(PyObject *module) {
     if (!(n_##name = PyUnicode_InternFromString(#name)))                                           \
         return -1;
     NAMES(INTERN)
+    if (PyModule_AddIntConstant(module, "INTERFACE", TORCHTAP_INTERFACE))
+        return -1;
     return PyModule_AddFunctions(module, functions);
 }

@@ -5,6 +5,10 @@
 
 #include <stdint.h>
 
+/* Of the binary to native.py, which has the same number: one more with every change that makes a
+   binary of before unusable there. */
+enum { TORCHTAP_INTERFACE = 2 };
+
 /* Measures into the arguments at an address (native.KernelArgs). The GIL is held, and let go while
    the tensor is large. `replaces`: what was measured before is forgotten. */
 void torchtap_measure(const char *data, int64_t numel, int code, int64_t aim, int64_t threads,

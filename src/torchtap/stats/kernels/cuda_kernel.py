@@ -26,7 +26,7 @@ IS_THERE = triton is not None
 
 
 def _kernel(function: Callable[..., Any]) -> Any:
-    """A kernel, compiled once per dtype: not for every kind of length and address."""
+    """Return a kernel, compiled once per dtype: not for every kind of length and address."""
     if triton is None:
         return None
     names = function.__code__.co_varnames[: function.__code__.co_argcount]
@@ -97,7 +97,7 @@ def merge_parts(
 
 @_helper
 def _at(address: tl.tensor, DTYPE: tl.constexpr) -> Any:
-    """An address as a pointer."""
+    """Return an address as a pointer."""
     return address.to(tl.int64).to(tl.pointer_type(DTYPE))
 
 
@@ -120,7 +120,7 @@ def _measure_part(
     COUNTS_ALL: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> Any:
-    """A row of numbers of one part, and its elements in the histogram."""
+    """Return a row of numbers of one part, and its elements in the histogram."""
     pointer = _at(data, DTYPE)
     if IS_ALIGNED:
         pointer = tl.multiple_of(pointer, 16)
@@ -210,7 +210,7 @@ def _added(state: tl.tuple, x: tl.tensor, inside: tl.tensor, TINY: tl.constexpr)
 
 @_helper
 def _finished(state: tl.tuple, num_counted: tl.tensor) -> Any:
-    """The lanes together: the numbers of a row."""
+    """Return the lanes together: the numbers of a row."""
     (
         num_finite,
         shift,
@@ -294,7 +294,7 @@ def _count_zeros(histogram: tl.tensor, number: tl.tensor) -> Any:
 
 @_helper
 def _bin(x: tl.tensor) -> Any:
-    """The bin of finite elements, as :func:`torchtap.stats.kernels.stock.accumulate` has it.
+    """Return the bin of finite elements, as :func:`torchtap.stats.kernels.stock.accumulate` has it.
 
     That is the upper 13 bits of the float32, rounded towards zero. They stand in the float64
     too: only the exponent is counted from elsewhere (127 in place of 1023). Below 2^-126, where
@@ -355,7 +355,7 @@ def _put(partials: tl.tensor, part: tl.tensor, num_parts: tl.tensor, numbers: tl
 
 @_helper
 def _merged_parts(partials: tl.tensor, num_parts: tl.tensor, PARTS: tl.constexpr) -> Any:
-    """The numbers of all parts of a tensor together."""
+    """Return the numbers of all parts of a tensor together."""
     lanes = tl.arange(0, PARTS)
     there = lanes < num_parts
     place = _at(partials, tl.float64) + lanes

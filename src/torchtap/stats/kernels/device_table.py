@@ -115,6 +115,8 @@ class DeviceTable:
         """Add a row for a site; return its block, and its index there."""
         index = len(self._known) % BLOCK
         if index == 0:
+            # Blocks of a fixed size: a table that grew would move, and the kernel holds addresses
+            # of rows.
             self._blocks.append(Block(self.device, histogram=self._histogram))
         self._known.append(place)
         return self._blocks[-1], index
@@ -126,6 +128,7 @@ class DeviceTable:
         num_rows = len(self._known)
         if len(self._places) < num_rows:
             self._places = np.array(self._known)
+        # All copies begin before any is waited for.
         for first in range(0, num_rows, BLOCK):
             used = min(BLOCK, num_rows - first)
             reads.append(take(self._blocks[first // BLOCK], first, used))
@@ -221,6 +224,8 @@ class DeviceTables:
         table = self._tables.get(device)
         if table is None:
             table = self._tables[device] = DeviceTable(device, histogram=self._histogram)
+            # On the CPU reading several steps at once is cheaper; of a device each step is read one
+            # step late, when its copies have arrived.
             self._behind = _UNREAD if all(one.type == "cpu" for one in self._tables) else 1
         return table.add(place)
 
@@ -230,6 +235,7 @@ class DeviceTables:
 
     def start_again(self, taken: Unread) -> None:
         """Keep the copies to be read, and measure into blank rows. A second call does no harm."""
+        # The last copies tell whether these were taken over by an earlier call.
         if taken and (not self._unread or self._unread[-1] is not taken[-1]):
             self._unread += taken
         for table in self._tables.values():

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 import struct
+import warnings
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
@@ -25,12 +26,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+_INTERFACE = 2
+"""The binary has the same number, from ``calls.h``, or it was built from other sources."""
+_STALE = (
+    "torchtap's native kernel was built from other sources, and stock operations measure instead, "
+    "which takes longer. Build again: python -m pip install --no-build-isolation --editable ."
+)
+
 try:
     from torchtap.stats.kernels import _kernel
 except ImportError:
     _available = False
 else:
-    _available = hasattr(_kernel, "take_block")  # Not of a checkout that was built before.
+    _available = getattr(_kernel, "INTERFACE", 0) == _INTERFACE
+    if not _available:  # Of a checkout that was built before.
+        warnings.warn(_STALE, RuntimeWarning, stacklevel=2)
 
 DTYPES: dict[torch.dtype, int] = {
     torch.float32: 0,
@@ -154,6 +164,8 @@ class SparseLog:
         """Drop everything that was listed of an owner."""
         owners = self._lists[1, : self._header[3]]
         is_old = owners == owner
+        # The bins stay where they are: moving what lies behind them would cost more than to skip
+        # them once.
         owners[is_old] = _NO_ROW
         self._header[-1] += is_old.sum()
 
@@ -189,6 +201,7 @@ class TakenBlock:
     def lists(self) -> tuple[NDArray[np.int64], Drained]:
         """Return the owner of each list, and the lists as :func:`drain` gives them."""
         num_rows, num_lists, num_bins, num_forgotten, _ = self._sizes
+        # A row has 16 numbers of 8 bytes.
         start = _SIZES.size + num_rows * 128
         ends, owners = np.frombuffer(self._data, np.int64, 2 * num_lists, start).reshape(2, -1)
         start += num_lists * 16
@@ -230,6 +243,7 @@ class KernelArgs:
         lists: SparseLog | None,
         owner: int,
     ) -> None:
+        # The kernel has addresses alone, so this keeps the memory alive.
         self._held = row, histogram, lists
         wanted = 0 if histogram is None else histogram.data_ptr()
         room = 0 if lists is None else lists.address

@@ -54,7 +54,7 @@ def read_call(text: str, memories: dict[str, Tensor]) -> dict[str, Any]:
 
 
 def imported(name: str) -> Any:
-    """The object of a name as ``package.module:Outer.inner``."""
+    """Return the object of a name as ``package.module:Outer.inner``."""
     module, _, path = name.partition(":")
     try:
         value: Any = importlib.import_module(module)
@@ -98,7 +98,7 @@ class _Reader:
         return self.know(number, made)  # type: ignore[no-any-return]
 
     def strided(self, traits: dict[str, Any]) -> Tensor:
-        """A view of a stretch of memory, which several tensors may have in common."""
+        """Return a view of a stretch of memory, which several tensors may have in common."""
         if "device" in traits and traits["device"].startswith("meta"):
             dtype = getattr(torch, traits["dtype"])
             return torch.empty_strided(
@@ -162,7 +162,7 @@ class _Reader:
 
 
 def _device(name: str) -> torch.device:
-    """The device that was recorded, if this machine has it, else the CPU."""
+    """Return the device that was recorded, if this machine has it, else the CPU."""
     kind = torch.device(name).type
     accelerator = torch.accelerator.current_accelerator()
     return torch.device(name if accelerator is not None and accelerator.type == kind else "cpu")

@@ -40,7 +40,7 @@ class Result:
 
 
 def tensors_in(value: Any) -> dict[str, Tensor]:
-    """Every tensor in nested values by its place, each once, under its first name.
+    """Return every tensor in nested values by its place, each once, under its first name.
 
     Goes through tuples, lists, mappings, dataclasses and the attributes of objects, and not into
     modules, functions and classes.
@@ -198,7 +198,7 @@ def _single(group: list[Tensor], differentiable: bool) -> list[Tensor]:
 
 
 def _in_one_memory(group: list[Tensor], differentiable: bool) -> list[Tensor]:
-    """The part of the memory in which they all are, copied once, and views of that."""
+    """Return the part of the memory in which they all are, copied once, and views of that."""
     first = min(one.storage_offset() for one in group)
     last = max(one.storage_offset() + _extent(one) for one in group)
     flat = group[0].detach().as_strided((last - first,), (1,), first).clone()
@@ -233,7 +233,7 @@ def _memory(tensor: Tensor) -> Any:
 
 
 def held_output(output: Any) -> Any:
-    """The output by value, before a backward or its hooks may write into it."""
+    """Return the output by value, before a backward or its hooks may write into it."""
     memo: dict[int, Any] = {}
     tensors = list(tensors_in(output).values())
     memo.update((id(one), own) for one, own in zip(tensors, copies(tensors), strict=True))
@@ -296,7 +296,7 @@ def _shape(tensor: Tensor) -> list[Any]:
 
 
 def dense_parts(tensor: Tensor) -> list[Tensor]:
-    """The plain strided tensors in which the numbers are."""
+    """Return the plain strided tensors in which the numbers are."""
     own = tensor.detach()
     if own.is_meta:
         return []
