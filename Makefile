@@ -41,9 +41,10 @@ format: $(VENV)/.check
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# The site: site/index.html opens from the disk. A broken link is an error.
+# The site: site/index.html opens from the disk. A broken link is an error. VERSIONS="v0.1.0 v0.2.0"
+# builds those tags beside it, with a menu.
 docs: $(VENV)/.docs
-	$(BIN)/python tools/site/build.py site
+	$(BIN)/python tools/site/build.py site $(VERSIONS)
 
 benchmark: $(VENV)/.test
 	$(BIN)/python benchmarks/right_records.py

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 import zlib
@@ -134,3 +135,23 @@ def test_the_site_opens_and_is_searched_from_the_disk(site: Path) -> None:
         assert page.locator("ul.search li a").count() > 3
     assert len(asked) > 5
     assert all(url.startswith(("file:", "data:")) for url in asked)
+
+
+def test_a_menu_leads_to_the_versions_that_were_built_beside(site: Path, tmp_path: Path) -> None:
+    both = tmp_path / "both"
+    shutil.copytree(site, both)
+    shutil.copytree(site, both / "v0.0.9")
+    listed = '[{"name": "latest", "path": ""}, {"name": "v0.0.9", "path": "v0.0.9/"}]'
+    (both / "versions.js").write_text(f"window.torchtapVersions = {listed};")
+    with chromium() as browser:
+        page = browser.new_page()
+        page.goto(f"{both.as_uri()}/guides/editing.html")
+        menu = page.get_by_label("Version")
+        assert menu.locator("option").all_inner_texts() == ["latest", "v0.0.9"]
+        menu.select_option(label="v0.0.9")
+        page.wait_for_url("**/v0.0.9/index.html")
+        page.goto(f"{both.as_uri()}/v0.0.9/reference/api/watching.html")
+        assert page.get_by_label("Version").locator("option:checked").inner_text() == "v0.0.9"
+        page.goto(f"{site.as_uri()}/index.html")
+        page.wait_for_load_state("networkidle")
+        assert page.get_by_label("Version").count() == 0  # Built alone: no menu.

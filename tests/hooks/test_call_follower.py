@@ -42,7 +42,7 @@ def followed(model: nn.Module) -> Calls:
     follower = Calls()
     for path, module in model.named_modules():
         tap = Tap(path, {})
-        follower.put_on(module, before=Enter(follower, tap), after=Leave(follower, tap))
+        follower.put_on(module, pre_hook=Enter(follower, tap), post_hook=Leave(follower, tap))
     return follower
 
 
@@ -85,7 +85,7 @@ def test_release_takes_off_all_and_release_entries_only_the_pre_hooks() -> None:
     linear = nn.Linear(2, 2)
     follower = followed(linear)
     entered: list[nn.Module] = []
-    follower.put_on(linear, before=EntryHook(entered.append))
+    follower.put_on(linear, pre_hook=EntryHook(entered.append))
     linear(torch.ones(1, 2))
     assert entered == [linear]
     follower.remove_pre_hooks()
@@ -96,4 +96,4 @@ def test_release_takes_off_all_and_release_entries_only_the_pre_hooks() -> None:
 
 def test_a_script_module_takes_no_hooks() -> None:
     scripted: Any = torch.jit.script(nn.Linear(2, 2))
-    assert not Calls().put_on(scripted, before=EntryHook(print))
+    assert not Calls().put_on(scripted, pre_hook=EntryHook(print))

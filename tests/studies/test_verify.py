@@ -287,9 +287,9 @@ def test_hooks_that_stay_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     detach = WatchEngine.detach
 
     def half(self: WatchEngine) -> None:
-        stays = self.hooks._before.pop()
+        stays = self.hooks._pre_hooks.pop()
         detach(self)
-        self.hooks._before.append(stays)
+        self.hooks._pre_hooks.append(stays)
 
     monkeypatch.setattr(WatchEngine, "detach", half)
     result = tt.verify(model(), rows())

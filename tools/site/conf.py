@@ -36,6 +36,7 @@ html_theme = "furo"
 html_title = f"torchtap {release}"
 html_static_path = ["_static"]
 html_css_files = ["torchtap.css"]
+html_js_files = ["versions_menu.js"]
 html_copy_source = False
 html_show_sphinx = False
 html_show_copyright = False

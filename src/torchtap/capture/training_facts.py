@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
@@ -15,7 +16,7 @@ from torchtap.core.distributed import sharded_parameters
 from torchtap.core.preserved import mode_of
 from torchtap.hooks.optimizer_hooks import listen_to_optimizers
 
-_LONGEST_TEXT = 60
+_LONGEST_TEXT, _PROBED = 60, 4
 _NOTHING, _IN_EVAL, _IN_TRAINING = range(3)
 
 
@@ -34,6 +35,21 @@ class _Known:
     size: int = -1
 
 
+@dataclass(slots=True)
+class _Stepped:
+    """An optimizer that made a step.
+
+    Attributes:
+        ref: to it.
+        num_backwards: that began since then.
+        is_cleared: whether one of them began without the gradients of that step.
+    """
+
+    ref: weakref.ref[Optimizer]
+    num_backwards: int = 0
+    is_cleared: bool = False
+
+
 class TrainingFacts:
     """Reads the facts off the modules and the optimizers, and keeps neither alive.
 
@@ -45,6 +61,8 @@ class TrainingFacts:
         requires_grad: name of a parameter -> whether it requires a gradient.
         settings: path -> plain attributes by name.
         has_foreign_steps: whether optimizers made steps that hold no parameter of the model.
+        num_steps: after another of the same optimizer, with a backward in between.
+        num_kept: of these, how many were made with the gradients of the step before in them.
     """
 
     def __init__(self, modules: Mapping[str, nn.Module]) -> None:
@@ -55,6 +73,8 @@ class TrainingFacts:
         self._groups: dict[tuple[int, int], dict[str, Any]] = {}
         self._known: dict[int, _Known] = {}
         self._told_by = _NOTHING
+        self._stepped: dict[int, _Stepped] = {}
+        self.num_steps = self.num_kept = 0
         self.settings = {path: own for path, one in modules.items() if (own := _plain(one))}
         self.read()
 
@@ -85,6 +105,7 @@ class TrainingFacts:
 
     def before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """An optimizer is about to make a step; its groups are read once."""
+        self._count_step(optimizer)
         known, size = self._known.get(id(optimizer)), len(optimizer.param_groups)
         # The id of an optimizer that is gone may be another one's now.
         if known is None or known.ref() is not optimizer:
@@ -113,7 +134,23 @@ class TrainingFacts:
                 }
 
     def after_step(self, optimizer: Optimizer) -> None:
-        """Nothing is read after a step."""
+        """An optimizer made a step: its gradients are to be cleared before it makes another."""
+        if self._groups:
+            self._stepped[id(optimizer)] = _Stepped(weakref.ref(optimizer))
+
+    def begin_backward(self) -> None:
+        """A backward begins: look whose gradients of the step before were cleared by now."""
+        for one in list(self._stepped.values()):
+            optimizer = one.ref()
+            one.num_backwards += 1
+            if optimizer is not None and not one.is_cleared:
+                one.is_cleared = not _has_gradients(optimizer)
+
+    def _count_step(self, optimizer: Optimizer) -> None:
+        before = self._stepped.pop(id(optimizer), None)
+        if before is not None and before.ref() is optimizer and before.num_backwards:
+            self.num_steps += 1
+            self.num_kept += not before.is_cleared
 
     def _alive(self) -> Iterator[tuple[str, nn.Module]]:
         for path, ref in self._modules.items():
@@ -126,6 +163,13 @@ class TrainingFacts:
             for name, one in module._parameters.items():
                 if one is not None:
                     yield f"{path}.{name}" if path else name, one
+
+
+def _has_gradients(optimizer: Optimizer) -> bool:
+    """Return whether the first parameters of an optimizer have a gradient other than 0."""
+    every = [one.grad for group in optimizer.param_groups for one in group["params"]]
+    known = [one for one in every if type(one) is Tensor and one.layout is torch.strided]
+    return any(bool((one != 0).any()) for one in known[:_PROBED])
 
 
 def _plain(module: nn.Module) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from torchtap.core.module_paths import Places
 from torchtap.core.ports import STATE_PORTS
 from torchtap.core.site import Site
 from torchtap.hooks.calls import outermost_parts
-from torchtap.hooks.dynamo_hooks import shared_number
+from torchtap.hooks.dynamo_hooks import shared_key
 from torchtap.hooks.marks import open_engines
 from torchtap.hooks.tap_follower import CallCounter
 
@@ -77,7 +77,7 @@ class WatchEngine:
         borrows = calls.options.copy == ALIAS
         self.places = Places(modules[""], {path: modules[path] for path in taps})
         self.state.places = self.places
-        number = shared_number(modules.values())
+        key = shared_key(modules.values())
         enter = CompilablePreForward if borrows else PreForward
         leave = CompilablePostForward if borrows else PostForward
         count = CompilableCallCounter if borrows else CallCounter
@@ -87,17 +87,17 @@ class WatchEngine:
             after = plainly(leave(calls, tap, has_frame=has_frame), calls) if is_left else None
             self.hooks.put_on_counting(
                 module,
-                before=enter(calls, tap) if has_frame else None,
-                after=after,
+                pre_hook=enter(calls, tap) if has_frame else None,
+                post_hook=after,
                 counter=counted_plainly(count(calls, tap), after),
-                number=number,
+                key=key,
             )
-        number = shared_number(modules.values())
+        key = shared_key(modules.values())
         for path in self._parts_to_hear_of(modules):
             tap = taps.get(path, root)
             begin = (CompilableBegin if borrows else Begin)(calls, tap)
-            self.hooks.put_on(modules[path], before=begin, number=number)
-            self.hooks.put_on(modules[path], after=End(calls, tap))
+            self.hooks.put_on(modules[path], pre_hook=begin, key=key)
+            self.hooks.put_on(modules[path], post_hook=End(calls, tap))
         self.hooks.keep_fused_kernels({"": root, **taps}, modules)
         self.hooks.hold(calls.optimizers.attach())
         self.hooks.hold(calls.facts.attach())

@@ -86,6 +86,7 @@ class WatchSource(SourceDefaults):
             optimizers=facts.optimizers,
             foreign_steps=facts.has_foreign_steps,
             order=self._engine.order,
+            loss=self._engine.calls.losses.as_dict(),
             findings=() if self.live_rules is None else self.live_rules.findings,
         )
         if not seen.stages:

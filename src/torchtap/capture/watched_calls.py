@@ -16,6 +16,7 @@ from torchtap.capture.copy_policy import ALIAS, CopyPolicy
 from torchtap.capture.delivery import SinkDispatch
 from torchtap.capture.evaluation import NO_GRADIENTS, Evaluations
 from torchtap.capture.gradient_ports import Gradients, ModuleInputs
+from torchtap.capture.loss_facts import LossFacts
 from torchtap.capture.optimizer_ports import OptimizerPorts
 from torchtap.capture.pending_gradient import OUTSIDE
 from torchtap.capture.plain_calls import new_step_counter
@@ -100,6 +101,7 @@ class WatchedCalls:
         state: the ports ``param``, ``buffer`` and ``param_grad``.
         optimizers: the ports ``step_grad`` and ``update``.
         evaluations: tells evaluation from training.
+        losses: what they tell of the training.
     """
 
     def __init__(
@@ -135,6 +137,9 @@ class WatchedCalls:
         take = self.take_state
         self.optimizers = OptimizerPorts(plan, self.hooks.taps, emit, take, borrows=borrows)
         self.evaluations = Evaluations(self.hooks.root, self.busy)
+        self.losses = LossFacts(self.gradients, facts)
+        # They are for rules, which read statistics.
+        self._wants_losses = borrows and "grad_output" in self.hooks.root.filters
         self._wants_saved = any("saved" in tap.filters for tap in self.hooks.taps.values())
         self._wants_state = self.state.is_wanted or self.optimizers.is_wanted
         # A reentrant checkpoint runs backwards of its own. Where only parameters are watched, only
@@ -248,6 +253,9 @@ class WatchedCalls:
                 self.evaluations.end()
             if self._wants_saved:
                 self.values.saved.restart()
+            if self._wants_losses and tap is self.hooks.root and frame.phase is FORWARD:
+                given = [tensor for _, tensor in argument_leaves(args, kwargs)]
+                self.losses.expect([tensor for _, tensor in found], given, self.step)
             self.gradients.views.drop()  # No call ends after this one to follow them.
         if self._wants_state and is_outermost and has_frame:
             self.state.look(self.gradients.backwards)  # Lazy parameters exist only now.

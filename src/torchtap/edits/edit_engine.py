@@ -118,8 +118,8 @@ class EditEngine:
             before, after = _sides(tap, is_root=tap is self.root, has_nodes=self.nodes is not None)
             self._hooks.put_on_counting(
                 module,
-                before=EditPreForward(self, tap, EDIT) if before else None,
-                after=EditPostForward(self, tap, has_frame=before) if after else None,
+                pre_hook=EditPreForward(self, tap, EDIT) if before else None,
+                post_hook=EditPostForward(self, tap, has_frame=before) if after else None,
                 counter=CallCounter(self, tap),
             )
         self._params.put_on()

@@ -108,7 +108,7 @@ class SiteProbe:
             for tap, module in self._hooks.tapped(self._modules):
                 if tap.filters or self._plan.patterns:  # Marks count while the model runs.
                     enter, leave = _Enter(self, tap, role), _Leave(self, tap, role)
-                    self._hooks.put_on(module, before=enter, after=leave)
+                    self._hooks.put_on(module, pre_hook=enter, post_hook=leave)
             if self._may_fuse:
                 self._hooks.keep_fused_kernels(self._hooks.taps, self._modules)
             if self._plan.patterns:

@@ -27,6 +27,8 @@ _ABOUT_NONE = ("attribute of None", "item of None", "operator on None", "None am
 """Messages that mean something of PyTorch only where what is ``None`` is a gradient."""
 _OF_PYTHON = ("arguments of forward", "no such attribute")
 """Messages that Python itself has for other things too."""
+_OWN_KINDS = ("bool", "int", "float", "str", "list", "tuple", "dict")
+"""Classes of Python, whose attributes are none of PyTorch's."""
 _IN_WORKER = re.compile(
     r"Caught \w+ in DataLoader worker process \d+\.\nOriginal Traceback[\s\S]*"
     r'File "(?P<file>[^"]+)", line \d+[^\n]*\n\s*(?P<source>[^\n]*)[\s\S]*?\n\w+: (?P<text>[\s\S]+)'
@@ -88,7 +90,8 @@ def _means_torch(name: str, failure: Failure) -> bool:
     if name == "arguments of forward":  # Of a call by PyTorch: it is what calls forwards.
         return failure.frames[-1].is_torch and failure.frames[-1].module is not None
     if name == "no such attribute":
-        return is_from_torch(failure)
+        is_of_python = failure.text.partition("' object")[0].strip("'") in _OWN_KINDS
+        return is_from_torch(failure) and not is_of_python
     if name == "number without backward":  # No other library's numbers are differentiated so.
         return True
     last = failure.frames[-1]

@@ -49,12 +49,15 @@ OBJECTS: dict[str, str] = {
     r" a 'write' attribute",
     "file of a script": r"Cannot use ``weights_only=True`` with TorchScript archives",
     "file of no script": r"PytorchStreamReader failed locating file constants\.pkl",
-    "tuple of gradients": r"can't multiply sequence by non-int of type '(?P<given>\w+)'|unsupported "
-    r""
-    r"operand type\(s\) for (?P<op>\S+): ('(?P<left>\w+)' and '(?P<right>tuple|list)'|'(?P<first>"
-    r"tuple|list)' and '\w+')",
-    "list that is moved": r"'(?P<kind>list|tuple)' object has no attribute '(?P<name>to|cuda|cpu|"
-    r"float|half|requires_grad_)'",
+    "tuple of gradients": r"can't multiply sequence by non-int of type '(?P<given>\w+)'|"
+    r"unsupported operand type\(s\) for (?P<op>\S+): ('(?P<left>\w+)' and '(?P<right>tuple|list)'|"
+    r"'(?P<first>tuple|list)' and '\w+')",
+    "answer of a comparison": r"'bool' object has no attribute '(?P<name>\w+)'",
+    "values and indices": r"'torch\.return_types\.(?P<kind>\w+)' object has no attribute "
+    r"'(?P<name>\w+)'",
+    "list that is moved": r"'(?P<kind>list|tuple)' object has no attribute '(?P<name>\w+)'",
+    "generators that are added": r"unsupported operand type\(s\) for \+: 'generator' and "
+    r"'generator'",
     "number that is one already": r"'(?P<kind>float|int)' object has no attribute '(?P<name>item|"
     r"detach|cpu|cuda|to)'",
     "module among tensors": r"unsupported operand type\(s\) for (?P<op>\S+): '(?P<left>\w+)' and "

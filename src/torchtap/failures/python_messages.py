@@ -14,7 +14,9 @@ from torch.utils.data import DataLoader
 
 from torchtap.failures.catalogue.objects import none_handed_over, unpacked
 from torchtap.failures.catalogue.values_given import (
+    adds_parameters,
     checkpoint_of,
+    compared_in,
     encoding_of,
     modules_in,
     tensors_in,
@@ -151,6 +153,11 @@ def _is_encoding(failure: Failure) -> bool:
     return isinstance(failure.error, AttributeError) and bool(encoding_of(failure))
 
 
+def _lacks_a_method_of_tensors(failure: Failure) -> bool:
+    name = failure.text.rpartition("attribute ")[2].strip("'")
+    return bool(tensors_in(failure)) and hasattr(Tensor, name)
+
+
 CONDITIONS: dict[str, Callable[[Failure], bool]] = {
     "method without a call": _is_method,
     "no items": _has_no_items,
@@ -166,7 +173,9 @@ CONDITIONS: dict[str, Callable[[Failure], bool]] = {
     "None in a function": lambda failure: bool(none_handed_over(failure)),
     "number that is one already": lambda failure: failure.frames[-1].is_user,
     "tuple of gradients": lambda failure: bool(tensors_in(failure)),
-    "list that is moved": lambda failure: bool(tensors_in(failure)),
+    "list that is moved": _lacks_a_method_of_tensors,
+    "generators that are added": adds_parameters,
+    "answer of a comparison": lambda failure: len(compared_in(failure)) > 1,
     "module among tensors": lambda failure: bool(modules_in(failure)),
     "key of a checkpoint": lambda failure: checkpoint_of(failure) is not None,
     "forward of a function": _is_forward_of_a_function,

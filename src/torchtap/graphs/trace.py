@@ -153,7 +153,9 @@ class Trace:
         try:
             for path, module in self._modules.items():
                 tap = Tap(path, {})
-                self._follower.put_on(module, before=_Enter(self, tap), after=_Leave(self, tap))
+                self._follower.put_on(
+                    module, pre_hook=_Enter(self, tap), post_hook=_Leave(self, tap)
+                )
             self._follow_scripted()
             with _Functions(self):
                 yield

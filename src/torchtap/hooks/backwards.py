@@ -12,7 +12,12 @@ from torch import Tensor
 
 from torchtap.core.stack_frames import innermost_frames
 from torchtap.core.tensors import storage_id
-from torchtap.core.torch_private import call_after_backward, current_task, given_to_backward
+from torchtap.core.torch_private import (
+    RUN_BACKWARD,
+    call_after_backward,
+    current_task,
+    given_to_backward,
+)
 from torchtap.hooks.module_hook import keep_dynamo_out
 
 _REMEMBERED = 1024
@@ -41,6 +46,27 @@ def _given(frame: FrameType | None) -> list[Tensor] | None:
             found = [*(found or ()), *given]
         frame = frame.f_back
     return found
+
+
+_ROOTS = ("t_outputs", "tensors", "outputs")
+"""Parameters of the functions of ``RUN_BACKWARD`` that hold what a backward begins from."""
+
+
+def root_of_backward() -> Tensor | None:
+    """Return the tensor from which the backward that runs on this stack began.
+
+    ``None`` where it began from several, or where the frame that began it is one of another thread:
+    the backward of a GPU runs in threads of the engine.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code in RUN_BACKWARD:
+            held = frame.f_locals
+            found = next((held[name] for name in _ROOTS if name in held), None)
+            found = found[0] if isinstance(found, list | tuple) and len(found) == 1 else found
+            return found if isinstance(found, Tensor) else None
+        frame = frame.f_back
+    return None
 
 
 class Backwards:

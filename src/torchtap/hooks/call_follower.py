@@ -17,7 +17,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from torchtap.core.stack_frames import innermost_frames, is_on_stack
-from torchtap.hooks.dynamo_hooks import renumber
+from torchtap.hooks.dynamo_hooks import rekey
 from torchtap.hooks.encoder_fast_path import EncoderFastPath
 from torchtap.hooks.hidden_handle import HiddenHandle
 from torchtap.hooks.hook_order import put_by_role
@@ -117,7 +117,7 @@ class CallFollower(Generic[OneCall]):
 
     def __init__(self, running: CallStack[OneCall] | None = None) -> None:
         self.running: CallStack[OneCall] = RunningCalls() if running is None else running
-        self._before: list[Any] = []
+        self._pre_hooks: list[Any] = []
         self._others: list[Any] = []
         self._on_modules: list[HiddenHandle] = []
         self._are_resting = False
@@ -127,19 +127,19 @@ class CallFollower(Generic[OneCall]):
         self,
         module: nn.Module,
         *,
-        before: ModuleHook[Any] | NativeHook | None = None,
-        after: ModuleHook[Any] | NativeHook | None = None,
-        number: int | None = None,
+        pre_hook: ModuleHook[Any] | NativeHook | None = None,
+        post_hook: ModuleHook[Any] | NativeHook | None = None,
+        key: int | None = None,
         is_first: bool = False,
     ) -> bool:
         """Put a pair of hooks on a module, or one of them.
 
         Args:
             module: that is followed. A ``ScriptModule`` takes no hooks.
-            before: forward pre-hook.
-            after: forward hook.
-            number: key of the hooks in the module's tables, see
-                :func:`~torchtap.hooks.dynamo_hooks.shared_number`.
+            pre_hook: forward pre-hook.
+            post_hook: forward hook.
+            key: of the hooks in the module's tables, see
+                :func:`~torchtap.hooks.dynamo_hooks.shared_key`.
             is_first: the pre-hook comes before all others that are on the module now.
 
         Returns:
@@ -147,23 +147,23 @@ class CallFollower(Generic[OneCall]):
         """
         if isinstance(module, torch.jit.ScriptModule):
             return False
-        if before is not None:
+        if pre_hook is not None:
             handle = module.register_forward_pre_hook(
-                before, with_kwargs=before.with_kwargs, prepend=is_first
+                pre_hook, with_kwargs=pre_hook.with_kwargs, prepend=is_first
             )
             # ``prepend`` has put it before all others, whatever their roles.
             order = None if is_first else module._forward_pre_hooks
-            self._before.append(self._kept(handle, order, number))
-        if after is not None:
+            self._pre_hooks.append(self._kept(handle, order, key))
+        if post_hook is not None:
             handle = module.register_forward_hook(
-                after, with_kwargs=after.with_kwargs, always_call=after.always_call
+                post_hook, with_kwargs=post_hook.with_kwargs, always_call=post_hook.always_call
             )
-            self._others.append(self._kept(handle, module._forward_hooks, number))
+            self._others.append(self._kept(handle, module._forward_hooks, key))
         return True
 
-    def _kept(self, made: RemovableHandle, table: Any, number: int | None) -> HiddenHandle:
-        if number is not None:
-            renumber(made, number)
+    def _kept(self, made: RemovableHandle, table: Any, key: int | None) -> HiddenHandle:
+        if key is not None:
+            rekey(made, key)
         handle = HiddenHandle(made)
         if table is not None:
             put_by_role(table, handle.id)
@@ -178,7 +178,7 @@ class CallFollower(Generic[OneCall]):
             modules: path -> module.
         """
         self._fast_path = EncoderFastPath(taps)
-        self._before += self._fast_path.attach(modules)
+        self._pre_hooks += self._fast_path.attach(modules)
 
     def hold(self, handles: Iterable[Any]) -> None:
         """Remove these handles together with the module hooks."""
@@ -210,7 +210,7 @@ class CallFollower(Generic[OneCall]):
 
     def remove_pre_hooks(self) -> None:
         """Remove the pre-hooks. New calls are not followed; running calls still end normally."""
-        _remove(self._before)
+        _remove(self._pre_hooks)
 
 
 def _remove(handles: list[Any]) -> None:

@@ -25,7 +25,7 @@ _lock = threading.RLock()  # The collector may finish a holder while another one
 _num_holders = 0
 _default_before: Any = None
 _is_overridden = False
-_shared_numbers: list[int] = []
+_shared_keys: list[int] = []
 
 
 class DynamoHookSetting:
@@ -108,23 +108,23 @@ def _count(change: int) -> None:
             setattr(config, _NAME, True)
 
 
-def shared_number(modules: Iterable[nn.Module]) -> int:
-    """Return a number under which no module has a hook; often the one of a watch that is closed."""
+def shared_key(modules: Iterable[nn.Module]) -> int:
+    """Return a key under which no module has a hook; often the one of a watch that is closed."""
     taken = {key for m in modules for key in (*m._forward_pre_hooks, *m._forward_hooks)}
-    for number in _shared_numbers:
-        if number not in taken:
-            return number
-    _shared_numbers.append(RemovableHandle.next_id)
+    for key in _shared_keys:
+        if key not in taken:
+            return key
+    _shared_keys.append(RemovableHandle.next_id)
     RemovableHandle.next_id += 1
-    return _shared_numbers[-1]
+    return _shared_keys[-1]
 
 
-def renumber(handle: RemovableHandle, number: int) -> None:
-    """Let a hook that was just put on have another number in its tables."""
+def rekey(handle: RemovableHandle, key: int) -> None:
+    """Let a hook that was just put on have another key in its tables."""
     tables = [reference() for reference in (*handle.extra_dict_ref, handle.hooks_dict_ref)]
     held = [table for table in tables if table is not None and handle.id in table]
     for table in held:  # The hooks last: a call in another thread looks at what is noted of each.
-        table[number] = table[handle.id]
+        table[key] = table[handle.id]
     for table in reversed(held):
         del table[handle.id]
-    handle.id = number
+    handle.id = key

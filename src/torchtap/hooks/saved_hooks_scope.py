@@ -139,7 +139,7 @@ class SavedHooksScope:
         taps = {planned.path: Tap(planned.path, planned.filters) for planned in plan.taps}
         for path, tap in taps.items():
             enter, leave = _Enter(self, tap, around=around), _Leave(self, tap)
-            self._follower.put_on(modules[path], before=enter, after=leave)
+            self._follower.put_on(modules[path], pre_hook=enter, post_hook=leave)
         self._follower.keep_fused_kernels(taps, modules)
 
     def detach(self) -> None:

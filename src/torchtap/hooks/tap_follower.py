@@ -99,24 +99,24 @@ class TapFollower(CallFollower[OneCall]):
         self,
         module: nn.Module,
         *,
-        before: ModuleHook[Any] | NativeHook | None,
-        after: TapHook[Any] | NativeHook | None,
+        pre_hook: ModuleHook[Any] | NativeHook | None,
+        post_hook: TapHook[Any] | NativeHook | None,
         counter: ModuleHook[Any] | NativeHook,
-        number: int | None = None,
+        key: int | None = None,
     ) -> None:
         """Put the hooks of one tap on a module, so that its calls can be counted.
 
         Args:
             module: of the tap.
-            before: forward pre-hook, if one is needed.
-            after: forward hook, if one is needed.
-            counter: forward pre-hook that counts calls, used where only ``after`` is needed and
+            pre_hook: forward pre-hook, if one is needed.
+            post_hook: forward hook, if one is needed.
+            counter: forward pre-hook that counts calls, used where only ``post_hook`` is needed and
                 the module may call itself.
-            number: see :meth:`~torchtap.hooks.call_follower.CallFollower.put_on`.
+            key: see :meth:`~torchtap.hooks.call_follower.CallFollower.put_on`.
         """
-        if after is not None and before is None and may_call_itself(module):
-            before = counter
-        self.put_on(module, before=before, after=after, number=number)
+        if post_hook is not None and pre_hook is None and may_call_itself(module):
+            pre_hook = counter
+        self.put_on(module, pre_hook=pre_hook, post_hook=post_hook, key=key)
 
     def restart(self) -> None:
         """Begin a step: no call is running, and calls are numbered from 0."""

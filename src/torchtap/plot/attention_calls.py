@@ -173,7 +173,9 @@ class _Watcher:
             for path, module in modules.items():
                 tap = Tap(path, {})
                 self._follower.put_on(
-                    module, before=_Enter(self._follower, tap), after=_Leave(self._follower, tap)
+                    module,
+                    pre_hook=_Enter(self._follower, tap),
+                    post_hook=_Leave(self._follower, tap),
                 )
             with _Functions(self):
                 yield

@@ -43,6 +43,9 @@ class Meta:
             settings (``lr``, ``weight_decay``, ...).
         foreign_steps: whether optimizers made steps that hold no parameter of the model.
         order: paths of the modules that were tapped and called, by their first call.
+        loss: what the losses told where their gradients arrived at the model's output, of a watch
+            with statistics of its ``grad_output``: operations, values, and how far outputs agree
+            with targets.
         findings: what rules found while it ran (``tt.watch(..., rules=...)``), each as
             :meth:`Finding.as_dict <torchtap.runs.rules.finding.Finding.as_dict>` gives it.
     """
@@ -68,6 +71,7 @@ class Meta:
     optimizers: tuple[Mapping[str, Any], ...] = ()
     foreign_steps: bool = False
     order: tuple[str, ...] = ()
+    loss: Mapping[str, Any] = field(default_factory=dict)
     findings: tuple[Mapping[str, Any], ...] = ()
 
     @property

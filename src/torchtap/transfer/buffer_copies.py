@@ -64,7 +64,7 @@ class BufferCopies:
         self._follower: CallFollower[_CallWithCopies] = CallFollower()
         # Old-fashioned spectral norm writes in a pre-hook: ours comes before.
         enter, leave, settle = _Enter(self, NEEDED), _Leave(self, NEEDED), _Settle(self)
-        self._follower.put_on(module, before=enter, after=leave, is_first=True)
+        self._follower.put_on(module, pre_hook=enter, post_hook=leave, is_first=True)
         made = [
             module.register_state_dict_pre_hook(settle),  # type: ignore[no-untyped-call]
             module.register_load_state_dict_pre_hook(settle),  # type: ignore[no-untyped-call]

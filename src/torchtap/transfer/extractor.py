@@ -82,7 +82,7 @@ class Extractor:
                     is_input = port == "input"
                     before = _Entered(self, place, wanted) if is_input else None
                     after = None if is_input else _Left(self, place, wanted)
-                    follower.put_on(modules[tap.path], before=before, after=after)
+                    follower.put_on(modules[tap.path], pre_hook=before, post_hook=after)
             self.serial = next(_last)  # After all edits.
             open_editors.add(self)
             model(*args, **kwargs)

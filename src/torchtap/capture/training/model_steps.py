@@ -41,7 +41,7 @@ class ModelSteps:
         """
         model = self._model()
         assert model is not None  # It was just given.
-        self._calls.put_on(model, before=EntryHook(self._enter))
+        self._calls.put_on(model, pre_hook=EntryHook(self._enter))
         self._calls.hold([*others, *listen_to_optimizers(self)])
 
     def release(self) -> None:

@@ -15,7 +15,7 @@ from torchtap.capture.watch_handle import Watch
 from torchtap.core.module_paths import modules_of, unwrapped
 from torchtap.hooks.call_follower import CallFollower, EntryHook
 from torchtap.hooks.calls import outermost_parts
-from torchtap.hooks.dynamo_hooks import shared_number
+from torchtap.hooks.dynamo_hooks import shared_key
 from torchtap.hooks.module_hook import keep_dynamo_out
 
 Entered = Callable[["TrainedModel", nn.Module], None]
@@ -67,17 +67,17 @@ class TrainedModel:
         root = self.root()
         assert root is not None
         modules, _ = modules_of(root)
-        number = shared_number(modules.values())
+        key = shared_key(modules.values())
         self._entry = EntryHook(partial(entered, self))
         for path in ("", *outermost_parts(modules)):
             # Apart from the others, since a model that is called as a whole needs none on its
             # parts.
             calls = self._calls_of_parts if path else self._calls
-            calls.put_on(modules[path], before=self._entry, number=number)
+            calls.put_on(modules[path], pre_hook=self._entry, key=key)
 
     def listen_at(self, wrapper: nn.Module) -> None:
         """Hear of the calls of a wrapper too: what it compiles calls no hooks of the model."""
-        self._calls.put_on(wrapper, before=self._entry)
+        self._calls.put_on(wrapper, pre_hook=self._entry)
 
     def listen_to_backwards(self) -> None:
         """Note in ``state`` that a backward reached a parameter."""

@@ -104,7 +104,7 @@ class Capture:
         self._identifier.enter_model()
         for path, module in self._modules.items():
             before, after = _Begins(self, taps[path]), _Ends(self, taps[path])
-            self._follower.put_on(module, before=before, after=after, is_first=True)
+            self._follower.put_on(module, pre_hook=before, post_hook=after, is_first=True)
         self._follower.keep_fused_kernels(taps, self._modules)
         return self
 

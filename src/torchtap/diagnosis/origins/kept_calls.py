@@ -135,13 +135,13 @@ class Kept:
         tap = Tap("", {})
         # Before the hooks of others: they change arguments in a replay once more.
         self._follower.put_on(
-            root, before=_Enter(self, tap), after=_Leave(self, tap), is_first=True
+            root, pre_hook=_Enter(self, tap), post_hook=_Leave(self, tap), is_first=True
         )
         for path in () if self._is_called else outermost_parts(self.modules):
             tap = Tap(path, {})
             module = self.modules[path]
             self._parts.put_on(
-                module, before=_Enter(self, tap), after=_Leave(self, tap), is_first=True
+                module, pre_hook=_Enter(self, tap), post_hook=_Leave(self, tap), is_first=True
             )
 
     def detach(self) -> None:

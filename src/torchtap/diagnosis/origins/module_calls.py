@@ -64,7 +64,7 @@ class ModuleCalls:
         for path, module in self._modules.items():
             tap = Tap(path, {})
             self._follower.put_on(
-                module, before=_Enter(self, tap), after=_Leave(self, tap), is_first=True
+                module, pre_hook=_Enter(self, tap), post_hook=_Leave(self, tap), is_first=True
             )
 
     def detach(self) -> None:

@@ -11,11 +11,10 @@ from torch import Tensor
 
 from torchtap.core.source_files import is_of_model, line_text
 from torchtap.core.torch_private import RUN_BACKWARD
+from torchtap.hooks.backwards import root_of_backward
 
 _TRACEBACK = "traceback_"
 """Name under which anomaly mode keeps the stack of the forward with each node."""
-_LOSSES = ("t_outputs", "tensors", "outputs")
-"""Parameters of the functions of ``RUN_BACKWARD`` that hold what a backward begins from."""
 _REPLAY = str(Path(__file__).with_name("replay_kept_calls.py"))
 """File of the replay: the frames outside of it called the optimizer, and made nothing of a step."""
 
@@ -76,19 +75,10 @@ def line_of_backward() -> Line:
 def loss_of_backward() -> Tensor | None:
     """Return the number from which the backward that runs began, without its graph.
 
-    ``None`` where it began from several tensors or elements, or where the frame that began it is
-    one of another thread: the backward of a GPU runs in threads of the engine.
+    ``None`` where it began from several tensors or elements, or where that is not known.
     """
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if frame.f_code in RUN_BACKWARD:
-            held = frame.f_locals
-            found = next((held[name] for name in _LOSSES if name in held), None)
-            found = found[0] if isinstance(found, list | tuple) and len(found) == 1 else found
-            is_number = isinstance(found, Tensor) and found.numel() == 1
-            return found.detach() if is_number and isinstance(found, Tensor) else None
-        frame = frame.f_back
-    return None
+    found = root_of_backward()
+    return found.detach() if found is not None and found.numel() == 1 else None
 
 
 def line_of_node(node: Any) -> Line | None:

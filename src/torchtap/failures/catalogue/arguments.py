@@ -27,7 +27,7 @@ def _argument(failure: Failure, found: re.Match[str]) -> Explanation:
     fitting += [one for one in failure.operands if type(one.value).__name__ == kind]
     unknown = [one for one in failure.operands if one.value is MISSING]
     chosen = fitting or (unknown if len(unknown) == 1 else [])
-    operand = next(iter(chosen), Operand(name))
+    operand = next(iter(chosen), None) or _given_at(failure, int(found["at"])) or Operand(name)
     text, maker = failure.name_of(operand), failure.origin(operand).module
     made = _made_of_a_tensor(failure, operand)
     ways = _ways(given, text, maker, operand.value)
@@ -37,6 +37,16 @@ def _argument(failure: Failure, found: re.Match[str]) -> Explanation:
         (made, *ways[1:]) if made else ways,
         failure.details(operand) or tuple(("operand", one.text) for one in chosen[:1]),
     )
+
+
+def _given_at(failure: Failure, at: int) -> Operand | None:
+    """The argument of the program's call at a position, where PyTorch's own code has no name."""
+    frame = failure.frames[-1]
+    node = frame.expression
+    if not frame.is_user or not isinstance(node, ast.Call) or len(node.args) < at:
+        return None
+    given = node.args[at - 1]
+    return Operand(written(given, frame.file), frame.value_of(given), frame.depth)
 
 
 def _made_of_a_tensor(failure: Failure, operand: Operand) -> str:
@@ -80,6 +90,11 @@ def _ways(given: str, text: str, maker: nn.Module | None, value: Any) -> tuple[s
         )
     if "ndarray" in given:
         return (f"Convert it: torch.from_numpy({text}).float().",)
+    if given == "str":
+        return (
+            f"Give numbers: those of tokens, as a tokenizer returns them, in place of the text "
+            f"{text}.",
+        )
     if given in ("int", "float", "bool", "complex"):
         return (f"Give a tensor: torch.as_tensor({text}).",)
     return (f"Give the tensor that {text} holds, and not {text} itself.",)

@@ -150,10 +150,12 @@ def _weighted(failure: Failure, name: str, value: Tensor, weight: Tensor) -> Exp
 
 def _index(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     value = failure.operand("input").value
-    is_read = bounds_of(value) is not None and isinstance(value, Tensor)
+    is_read = isinstance(value, Tensor) and bounds_of(value) is not None
+    is_broken = is_read and not bool((value == value.round()).all())
     return {
         "is_embedding": isinstance(failure.module, nn.Embedding | nn.EmbeddingBag),
-        "is_whole": not is_read or bool((value == value.round()).all()),
+        "is_whole": not is_broken,
+        "is_broken": is_broken,
     }
 
 
@@ -289,6 +291,7 @@ SITUATIONS: dict[str, Situation] = {
             "is_embedding",
             "Where the input is floats by nature, use nn.Linear in place of the embedding.",
         ),
+        ("is_broken", "If its floats stand for whole numbers, convert it: {name_it}.long()."),
         about="input",
         facts=_index,
     ),

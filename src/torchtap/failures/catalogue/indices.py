@@ -89,6 +89,12 @@ def _selected(failure: Failure) -> Explanation:
 
 
 def _index(failure: Failure, found: re.Match[str]) -> Explanation:
+    if isinstance(failure.module, nn.LSTM) and failure.frames[-1].file.endswith("rnn.py"):
+        return Explanation(
+            f"{failure.module_text} has two states, (h, c), and was given one tensor.",
+            ("Give both: (h, c), such as (h, torch.zeros_like(h)); or none, if they are zeros.",),
+            failure.details(),
+        )
     size, value = int(found["size"]), int(found["value"])
     tensors = failure.operands
     name = failure.name_of(tensors[0]) if tensors else "the tensor"

@@ -67,14 +67,14 @@ def _recurrence(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     value = failure.argument().value
     shape = list(value.shape) if isinstance(value, Tensor) else []
     size = getattr(failure.module, "input_size", 0)
-    is_long = not is_cell and len(shape) == 4
-    ones = [at for at in (1, 2, 0) if is_long and shape[at] == 1 and shape[-1] == size]
+    is_long = not is_cell and len(shape) > 3
+    ones = [at for at in (1, 2, 0) if len(shape) == 4 and shape[at] == 1 and shape[-1] == size]
     return {
         "is_cell": is_cell and int(found["given"]) == 3,
         "whole": type(failure.module).__name__.removesuffix("Cell"),
-        "is_flat": is_long and shape[2] * shape[3] == size and not ones,
+        "is_flat": is_long and math.prod(shape[2:]) == size and not ones,
         "single": str(ones[0]) if ones else "",
-        "is_joined": is_long and shape[-1] == size and not ones,
+        "is_joined": len(shape) == 4 and shape[-1] == size and not ones,
     }
 
 

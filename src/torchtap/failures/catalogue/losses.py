@@ -158,7 +158,7 @@ def _weight(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     names = ("weight", "pos_weight", "target", "input")
     known = [one for one in map(failure.operand, names) if isinstance(one.value, Tensor)]
     every = [one for one in [*known, *failure.tensors] if dtype_text(one.value) == given]
-    name = failure.name_of(every[0]) if every else "one of the operands"
+    name = failure.name_of(every[0]) if every else "x"
     return {
         "name": name,
         "wanted_word": wanted,

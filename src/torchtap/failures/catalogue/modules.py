@@ -191,6 +191,8 @@ def _made_a_tensor(failure: Failure) -> str:
     is_list = type(held) in (list, tuple) and any(
         isinstance(one, Tensor) or one is MISSING for one in held
     )
+    if is_list and any(isinstance(one, int | float) for one in held):
+        return ""
     return written(node.args[0], frame.file) if is_maker and is_list else ""
 
 

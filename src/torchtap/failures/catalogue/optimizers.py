@@ -11,7 +11,7 @@ import torch
 from torch.optim import Optimizer
 
 from torchtap.failures.failure import Failure
-from torchtap.failures.situation_row import Situation, SituationRow
+from torchtap.failures.situation_row import Situation, SituationRow, first_of
 
 
 def _groups(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
@@ -57,14 +57,22 @@ def _optimizer(failure: Failure) -> str:
 def _lacking(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     owners = (one.owner for one in failure.frames)
     owner = next((one for one in owners if isinstance(one, Optimizer)), None)
-    return {"kind": "optimizer" if owner is None else type(owner).__name__}
+    kind = "optimizer" if owner is None else type(owner).__name__
+    return {"kind": kind, "is_group": found["key"] == "params"}
 
 
 SITUATIONS: dict[str, Situation] = {
-    "state of another class": SituationRow(
-        "The groups of this {kind} have no {key!r}: load_state_dict put in those of an optimizer "
-        "of another class.",
-        "Load the state of an optimizer of the same class, or none: this one then begins anew.",
+    "state of another class": first_of(
+        SituationRow(
+            "A group of parameters is a dict with 'params', and a dict without was given.",
+            "Give the parameters by that name: {{'params': model.parameters(), 'lr': 1e-3}}.",
+            when="is_group",
+        ),
+        SituationRow(
+            "The groups of this {kind} have no {key!r}: load_state_dict put in those of an "
+            "optimizer of another class.",
+            "Load the state of an optimizer of the same class, or none: this one then begins anew.",
+        ),
         facts=_lacking,
     ),
     "step without a closure": SituationRow(

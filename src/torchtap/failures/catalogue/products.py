@@ -43,11 +43,13 @@ def _matrices(failure: Failure, found: re.Match[str]) -> Explanation:
             failure.details(),
         )
     names, values = [failure.name_of(one) for one in chosen], [one.value for one in chosen]
+    vectors = [] if is_linear else _vectors(names, values)
     where = "the last" if is_linear else "the first (of matrices: the last but one)"
     return Explanation(
         f"A product sums over the last dimension of {names[0]}, which is {left}, and {where} of "
         f"{names[1]}, which is {right}.",
         (
+            *vectors,
             *([] if is_linear else _transposed(names, values)),
             f"Make what produces {names[0]} or {names[1]} so wide that the two numbers are equal.",
         ),
@@ -76,6 +78,17 @@ def _factors(failure: Failure, left: int, right: int) -> tuple[list[Operand], bo
         if one.value.shape[-1] == left and other.value.shape[-2:][0] == right
     ]
     return (pairs[0] if len(pairs) == 1 else []), False
+
+
+def _vectors(names: list[str], values: list[object]) -> list[str]:
+    """Return the way out where the second operand has a vector for each matrix of the first."""
+    one, other = values if len(values) == 2 else (None, None)
+    if not isinstance(one, Tensor) or not isinstance(other, Tensor):
+        return []
+    if one.dim() != 3 or tuple(other.shape) != (one.shape[0], one.shape[2]):
+        return []
+    product = f"({grouped(names[0])} @ {grouped(names[1])}[..., None])[..., 0]"
+    return [f"If {names[1]} has a vector for each sample, make it a matrix: {product}."]
 
 
 def _transposed(names: list[str], values: list[object]) -> list[str]:

@@ -111,7 +111,20 @@ def _dims(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     shapes = [f"{failure.name_of(one)} is {shape_text(one.value)}" for one in failure.tensors]
     first = failure.name_of(failure.tensors[0]) if failure.tensors else "a"
     other = failure.name_of(failure.tensors[1]) if len(failure.tensors) > 1 else "b"
-    return {"shapes": " and ".join(shapes), "way": f"{grouped(first)} @ {grouped(other)}"}
+    sizes = [tuple(one.value.shape) for one in failure.tensors[:2]]
+    a, b = sizes if len(sizes) == 2 else ((), ())
+    is_of_samples = len(a) == 3 and len(b) == 2 and b == (a[0], a[2])
+    is_of_rows = len(a) == 2 and a == b
+    vectors = f"({grouped(first)} @ {grouped(other)}[..., None])[..., 0]" if is_of_samples else ""
+    is_known = not vectors and not is_of_rows
+    return {
+        "shapes": " and ".join(shapes),
+        "first": first,
+        "other": other,
+        "vectors": vectors,
+        "rows": is_of_rows,
+        "way": f"{grouped(first)} @ {grouped(other)}" if is_known else "",
+    }
 
 
 def _state_pair(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
@@ -193,7 +206,13 @@ SITUATIONS: dict[str, Situation] = {
     ),
     "no matrices": SituationRow(
         "torch.mm and torch.bmm take a fixed number of dimensions: {shapes}.",
-        "Use the product of any number of dimensions: {way}.",
+        ("vectors", "If {other} has a vector for each sample, make it a matrix: {vectors}."),
+        (
+            "rows",
+            "For one number for each row: ({first_it} * {other_it}).sum(-1). For a matrix for each "
+            "row: {first_it}[:, :, None] * {other_it}[:, None].",
+        ),
+        ("way", "Use the product of any number of dimensions: {way}."),
         facts=_dims,
     ),
     "singular": SituationRow(

@@ -46,8 +46,9 @@ def _broadcast(failure: Failure, found: re.Match[str]) -> Explanation:
         f"Make what produces {a} or {b} give both one size there, or size 1, which is repeated."
     ]
     ways = [*_cut_masks(found, a, b), *_tables(failure, found, chosen), *ways]
-    ways = [*_numbers_of_classes(failure, found, chosen), *ways]
-    if all(isinstance(one.value, Tensor) for one in chosen):
+    classes = list(_numbers_of_classes(failure, found, chosen))
+    ways = [*classes, *_for_each_sample(failure, found, chosen), *ways]
+    if all(isinstance(one.value, Tensor) for one in chosen) and not classes:
         ways = [*_fitting(failure, a, b, chosen[0].value, chosen[1].value), *ways]
     return Explanation(
         f"{a} and {b} have {sizes}{f' ({shapes})' if shapes else ''}.",
@@ -116,9 +117,34 @@ def _numbers_of_classes(
         known = bounds_of(value)
         if known is not None and known[0] >= 0 and known[1] < classes:
             name, scores = failure.name_of(one), failure.name_of(other)
+            if _compares(failure):
+                greatest = f"{grouped(scores)}.argmax(1)"
+                yield f"If {scores} holds scores, take the class of the greatest: {greatest}."
+                return
             yield (
                 f"If {name} holds the number of a class for each row of {scores}, give each class "
                 f"a place of its own: F.one_hot({name}, {classes})."
+            )
+
+
+def _compares(failure: Failure) -> bool:
+    node = failure.frames[failure.operands[0].depth].expression if failure.operands else None
+    return isinstance(node, ast.Compare)
+
+
+def _for_each_sample(
+    failure: Failure, found: re.Match[str], chosen: Sequence[Operand]
+) -> Iterator[str]:
+    """Yield the way to multiply each sample by a number that is computed in the expression."""
+    for one, other in (chosen, chosen[::-1]):
+        size = int(found["a" if one is chosen[0] else "b"])
+        shape = list(other.value.shape) if isinstance(other.value, Tensor) else []
+        is_last = len(shape) > 1 and int(found["dim"]) == len(shape) - 1
+        if one.value is MISSING and is_last and size == shape[0] != shape[-1]:
+            ones = ", ".join(["None"] * (len(shape) - 1))
+            yield (
+                f"If it is one number for each sample, say so: {grouped(failure.name_of(one))}[:, "
+                f"{ones}]."
             )
 
 
@@ -260,6 +286,11 @@ def _placed(failure: Failure, name: str, low: Tensor, high: Tensor) -> Iterator[
         )
         return
     fitting = [at for at in range(high.dim() - num) if there[at : at + num] == here]
+    between = [
+        at for at in range(1, num) if here[:at] == there[:at] and here[at:] == there[at + 1 :]
+    ]
+    if num + 1 == high.dim() and len(between) == 1 and not fitting:
+        yield f"Say where the missing dimension is: {it}.unsqueeze({between[0]})."
     for at in fitting:
         ones = ", ".join(["None"] * (high.dim() - num - at))
         which = "If its first is the batch, say" if at == 0 and len(fitting) > 1 else "Say"
@@ -275,9 +306,27 @@ def _concatenation(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     names = [failure.name_of(one) for one in failure.operands]
     at = int(found["at"])
     return {
+        "repeated": _repeated(failure, int(found["dim"]), int(found["at"])),
         "first": names[0] if names else "the first",
         "other": names[at] if at < len(names) else f"tensor {at}",
     }
+
+
+def _repeated(failure: Failure, dim: int, at: int) -> str:
+    """The way to repeat a tensor of one, such as a token, for each sample; empty if it is none."""
+    pair = [failure.operands[0], failure.operands[at]] if at < len(failure.operands) else []
+    for one, other in (pair, pair[::-1]) if pair else ():
+        if not isinstance(one.value, Tensor) or not isinstance(other.value, Tensor):
+            return ""
+        here, there = one.value.shape, other.value.shape
+        if len(here) != len(there):
+            return ""
+        differing = [n for n in range(len(here)) if n != dim and here[n] != there[n]]
+        if differing and all(here[n] == 1 for n in differing):
+            sizes = ", ".join(str(there[n]) if n in differing else "-1" for n in range(len(here)))
+            name = failure.name_of(one)
+            return f"Repeat {name} along what it has one of: {grouped(name)}.expand({sizes})."
+    return ""
 
 
 def _concatenation_dims(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
@@ -510,6 +559,7 @@ SITUATIONS: dict[str, Situation] = {
     "concatenation": SituationRow(
         "{other} has {given} where {first} has {wanted}, in a dimension other than {dim}, along "
         "which they are concatenated.",
+        ("repeated", "{repeated}"),
         "Make what produces {other} give {wanted} there (padding, stride, interpolate), or cut it.",
         "Concatenate along the dimension in which they differ: dim=...",
         about="tensors",

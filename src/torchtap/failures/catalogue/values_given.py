@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from torchtap.failures.assignments import assignments_of
 from torchtap.failures.failure import Failure
 from torchtap.failures.parsed_source import grouped, written
 from torchtap.failures.situation_row import Situation, SituationRow
@@ -77,7 +78,7 @@ def tensors_in(failure: Failure) -> list[tuple[str, Any]]:
     return [
         (text, one)
         for text, one in held
-        if type(one) in (list, tuple) and one and all(isinstance(part, Tensor) for part in one)
+        if isinstance(one, list | tuple) and one and all(isinstance(part, Tensor) for part in one)
     ]
 
 
@@ -89,7 +90,62 @@ def _several(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         "count": "one tensor" if len(held) == 1 else f"{len(held)} tensors",
         "is_one": len(held) == 1,
         "is_several": len(held) > 1,
+        "is_tuple": isinstance(held, tuple) and len(held) > 1,
     }
+
+
+def compared_in(failure: Failure) -> list[tuple[str, Any]]:
+    """The two sides of a comparison whose answer was to be counted, as they are written."""
+    frame = failure.frames[-1]
+    node = frame.expression
+    base = node.func if isinstance(node, ast.Call) else node
+    base = base.value if isinstance(base, ast.Attribute) else None
+    if isinstance(base, ast.Name):
+        made = assignments_of(frame, base.id)
+        base = made[-1].value if len(made) == 1 else None
+    parts = [base.left, *base.comparators] if isinstance(base, ast.Compare) else []
+    held = [(written(one, frame.file), frame.value_of(one)) for one in parts]
+    return held if any(_is_of_tensors(one) for _, one in held) else []
+
+
+def _is_of_tensors(value: Any) -> bool:
+    is_several = isinstance(value, list | tuple) and any(isinstance(one, Tensor) for one in value)
+    return isinstance(value, Tensor) or is_several
+
+
+def _compared(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    (left, one), (right, other) = compared_in(failure)[:2]
+    several = [
+        (text, held) for text, held in ((left, one), (right, other)) if type(held) is not Tensor
+    ]
+    text, held = several[0] if several else (left, one)
+    is_pair = isinstance(held, tuple) and len(held) == 2 and type(held) is not tuple
+    part = f"{grouped(text)}.indices, or {grouped(text)}.values" if is_pair else ""
+    if not part and isinstance(held, list | tuple) and held:
+        part = f"{grouped(text)}[0]"
+    return {
+        "left": left,
+        "right": right,
+        "why": f"{text} is no tensor, but a {type(held).__name__}"
+        if several
+        else "one is no tensor",
+        "part": part,
+        "is_other": not part,
+    }
+
+
+def _lists(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    frame, node = _expression(failure)
+    parts = [node.left, node.right] if isinstance(node, ast.BinOp) else []
+    texts = [f"list({written(one, frame.file)})" for one in parts]
+    return {"lists": " + ".join(texts) or "list(a.parameters()) + list(b.parameters())"}
+
+
+def adds_parameters(failure: Failure) -> bool:
+    """Return whether generators of parameters were added."""
+    node = failure.frames[-1].expression
+    calls = [one for one in ast.walk(node) if isinstance(one, ast.Attribute)] if node else []
+    return any(one.attr.endswith("parameters") for one in calls)
 
 
 def checkpoint_of(failure: Failure) -> tuple[str, dict[Any, Any]] | None:
@@ -175,8 +231,26 @@ SITUATIONS: dict[str, Situation] = {
         ("is_several", "If they are to be one tensor: torch.stack({text})."),
         facts=_several,
     ),
+    "answer of a comparison": SituationRow(
+        "The comparison of {left} and {right} gave one answer, and not one for each element: "
+        "{why}.",
+        ("part", "Take the tensor that is meant: {part}."),
+        ("is_other", "Compare two tensors."),
+        facts=_compared,
+    ),
+    "values and indices": SituationRow(
+        "{kind} along a dimension returns two tensors, the values and their indices.",
+        "Say which is meant: .values.{name} or .indices.{name}.",
+    ),
+    "generators that are added": SituationRow(
+        "parameters() returns a generator, and + is for lists.",
+        "Make lists of them: {lists}.",
+        facts=_lists,
+    ),
     "list that is moved": SituationRow(
         "{text} is a {kind} of {count}, and has no {name}: each of them has.",
+        ("is_one", "Take the tensor out of it: {text_it}[0]."),
+        ("is_tuple", "Take the one that is meant: {text_it}[0], or {text_it}[1]."),
         "Go through it: [one.{name}(...) for one in {text}].",
         facts=_several,
     ),

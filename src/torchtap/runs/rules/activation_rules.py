@@ -9,6 +9,7 @@ from itertools import pairwise
 import numpy as np
 
 from torchtap.runs.rules.finding import ALARM, NOTE, Finding
+from torchtap.runs.rules.loss_operations import Meeting
 from torchtap.runs.rules.module_facts import LINEAR, RECTIFIERS
 from torchtap.runs.rules.rule_view import View, median, shown
 from torchtap.runs.rules.scale_rules import BOUNDED, saturation
@@ -22,10 +23,17 @@ def double_softmax(view: View, *, tolerance: float = 1e-3) -> Iterator[Finding]:
     logits lie between 0 and 1, the true class gets at most ``e / (e + c - 1)`` of ``c`` classes,
     and the gradient never falls below what that leaves; of a squared error it is smaller.
 
+    Exact where a watch saw the operations of the loss: a softmax enters another, or a sigmoid the
+    binary cross-entropy of logits, also where both are outside of the model.
+
     Args:
         view: of the run.
         tolerance: of both sums.
     """
+    seen = list(_seen_twice(view))
+    yield from seen
+    if seen:
+        return
     output, gradient = view.site("", "output"), view.site("", "grad_output")
     shape = view.shape(output)
     low, high = view.series(output, "min"), view.series(output, "max")
@@ -52,6 +60,56 @@ def double_softmax(view: View, *, tolerance: float = 1e-3) -> Iterator[Finding]:
                 "Leave the softmax out of the model: cross_entropy takes logits.",
             )
             return
+
+
+_TWICE = {
+    ("LogSoftmax", "Softmax"): "softmax",
+    ("LogSoftmax", "Exp"): "exponential",
+    ("BinaryCrossEntropyWithLogits", "Sigmoid"): "sigmoid",
+}
+"""Operation and what enters it -> which activation is applied twice."""
+
+
+def _seen_twice(view: View) -> Iterator[Finding]:
+    """Yield an activation that is applied twice, or over a dim that is not that of classes."""
+    if any(True for _ in _over_batch(view)):
+        return
+    for one in view.judged.meetings():
+        twice = _TWICE.get((one.upper, one.lower))
+        is_ours = not one.is_outside and bool(view.modules.end)
+        if twice == "sigmoid" and is_ours:
+            continue  # It is the last module: see ``final_activation``.
+        if twice is None and not _is_over_samples(view, one):
+            continue
+        text = (
+            f"the loss applies its own {one.upper} to what has been through a {twice}"
+            if twice
+            else f"a softmax over dim {one.settings['dim']} enters the loss, which takes logs of "
+            f"probabilities that sum to 1 over the classes"
+        )
+        yield Finding(
+            "double_softmax",
+            ALARM,
+            shown(view.modules.end if is_ours else ""),
+            view.span,
+            text,
+            {"upper": one.upper, "lower": one.lower, "is_outside": one.is_outside},
+            "Leave one of them out: cross_entropy takes logits, and normalises over the classes.",
+        )
+        return
+
+
+def _is_over_samples(view: View, one: Meeting) -> bool:
+    """Return whether a likelihood takes logs that are normalised over samples or time."""
+    if one.upper not in ("NllLoss", "NllLoss2D") or one.lower != "LogSoftmax":
+        return False
+    shape = view.shape(view.site("", "output"))
+    num_dims, dim = len(shape), one.settings.get("dim")
+    # Of pairs, whose true ones stand on the diagonal, both dims are classes.
+    if not isinstance(dim, int) or num_dims < 2 or shape[0] == shape[1]:
+        return False
+    dim = dim % num_dims if dim < 0 else dim
+    return dim == 0 or (one.upper == "NllLoss" and one.is_flattened and 0 < dim < num_dims - 1)
 
 
 def _is_bounded_cross_entropy(view: View, classes: int) -> bool:
@@ -131,7 +189,8 @@ def final_activation(
     path = view.modules.end
     output = view.site(path, "output")
     zeros = median(view.share(output, "zeros"))
-    if view.modules.is_a(path, RECTIFIERS) and zeros > cut:
+    reached = list(_out_of_reach(view))
+    if not reached and view.modules.is_a(path, RECTIFIERS) and zeros > cut:
         is_trained = bool(view.meta.optimizers) or median(view.norm("update")) > 0
         is_alarm = view.loss.num_classes > 0 or (is_trained and view.loss.fall < fall)
         yield Finding(
@@ -143,7 +202,12 @@ def final_activation(
             {"zeros": zeros},
             "Leave the last activation out.",
         )
-    exact = [*_double_sigmoid(view), *_over_batch(view), *_constant(view)]
+    exact = [
+        *reached,
+        *_double_sigmoid(view),
+        *_over_batch(view),
+        *_constant(view),
+    ]
     yield from exact
     late = median(saturation(view, path)[-10:])
     if not exact and view.modules.is_a(path, BOUNDED) and late > bound and view.loss.fall < fall:
@@ -154,6 +218,35 @@ def final_activation(
             view.span,
             f"it sits at its bounds (mean square {late:.2f} of 1) and the loss does not fall",
             {"mean_square": late, "fall": view.loss.fall},
+            "Leave the last activation out, or scale the targets into its range.",
+        )
+
+
+_RANGES = {
+    "Relu": (0.0, math.inf),
+    "Softplus": (0.0, math.inf),
+    "Exp": (0.0, math.inf),
+    "Sigmoid": (0.0, 1.0),
+    "Tanh": (-1.0, 1.0),
+    "Softmax": (0.0, 1.0),
+}
+"""Operation at the end of a model -> the numbers that it gives."""
+
+
+def _out_of_reach(view: View, *, beyond: float = 0.1) -> Iterator[Finding]:
+    """Targets that the last operation cannot give, by a tenth of their range or more."""
+    low, high = view.judged.range_of_targets
+    least, most = _RANGES.get(view.judged.end, (-math.inf, math.inf))
+    margin = beyond * (high - low)
+    if low < least - margin or high > most + margin:
+        yield Finding(
+            "final_activation",
+            ALARM,
+            shown(view.modules.end),
+            view.span,
+            f"targets reach from {low:.3g} to {high:.3g}, and {view.judged.end.lower()} at the end "
+            f"of the model gives {least:g} to {most:g}",
+            {"lowest": low, "highest": high, "is_exact": True},
             "Leave the last activation out, or scale the targets into its range.",
         )
 

@@ -25,6 +25,8 @@ GROUPS = tuple(frozenset(words.split()) for words in _IN_WORDS)
 """Rules by cause before effect; within one group the earliest module of the forward comes first."""
 _RANKS = {rule: rank for rank, group in enumerate(GROUPS) for rule in group}
 _OF_USER = len(GROUPS)
+_NOT_YET = 1e-2
+"""How far rows of a batch miss to be equal where they are not."""
 _BLOWS_UP = {"large_init", "exploding", "lr_high", "data_scale"}
 
 
@@ -55,38 +57,43 @@ def in_order(view: View, found: Sequence[Finding]) -> list[Finding]:
 
 def _rank(one: Finding, rules: set[str], first: int, *, is_climbed: bool) -> float:
     """Return the rank of a finding among those of the other rules; consequences come later."""
+    is_late = bool(one.steps) and one.steps[0] > first
+    after = _follows(one, rules, is_late=is_late)
     if one.rule == "nonfinite":
         return _RANKS["lr_high"] + 0.6 if rules & _BLOWS_UP or is_climbed else 0.5
-    if one.rule in ("vanishing", "exploding") and "lr_high" in rules:
-        return _RANKS["lr_high"] + 0.5
-    is_late = bool(one.steps) and one.steps[0] > first
-    if one.rule == "dead" and "dropout_high" in rules:
-        return _RANKS["dropout_high"] + 0.3
-    if one.rule in ("dead", "saturated") and is_late and "labels" in rules:
-        return _RANKS["labels"] + 0.5
-    if one.rule in ("dead", "saturated") and is_late and "lr_high" in rules:
-        return _RANKS["lr_high"] + 0.7
+    if after:
+        return _RANKS[after] + 0.5
     if one.rule == "dead" and one.evidence.get("share", 0) > 0.95 and not is_late:
         return _RANKS["data_scale"] - 0.5
-    if one.rule == "frozen" and not one.evidence.get("has_matrix", True):
-        return _RANKS["steps_too_small"] + 0.5
-    if one.rule == "final_activation" and "mean_square" in one.evidence and "lr_high" in rules:
-        return _RANKS["lr_high"] + 0.5
-    if one.rule == "vanishing" and "steps_too_small" in rules:
-        return _RANKS["steps_too_small"] + 0.5
-    if one.rule == "collapsed" and "vanishing" in rules:
-        return _RANKS["vanishing"] + 0.5
-    if one.rule == "stale_low_precision" and "underflow" in rules:
-        return _RANKS["underflow"] + 0.5
     if one.rule in ("loss_rises", "final_activation") and one.evidence.get("is_exact"):
         return _RANKS["symmetric"]
-    if one.rule == "detached" and not one.is_alarm:
-        return _RANKS["labels"] + 0.5
     if one.rule == "updates_stop" and one.evidence.get("optimizer_steps") == 0:
         return _RANKS["not_in_optimizer"]
-    if one.rule == "lr_high" and "no_activation" in rules and one.evidence["update_ratio"] < 0.6:
-        return _RANKS["no_activation"] + 0.5
     return _RANKS.get(one.rule, _OF_USER)
+
+
+def _follows(one: Finding, rules: set[str], *, is_late: bool) -> str:
+    """Return the rule after which a finding comes, where it may follow from what that found."""
+    evidence = one.evidence
+    is_of_few_steps = evidence.get("at_start", 0) > _NOT_YET or "last" in evidence
+    is_weak = evidence.get("update_ratio", 1.0) < 0.6
+    causes: dict[str, list[tuple[str, bool]]] = {
+        "vanishing": [("lr_high", True), ("steps_too_small", True)],
+        "exploding": [("lr_high", True)],
+        "dead": [("dropout_high", True), ("labels", is_late), ("lr_high", is_late)],
+        "saturated": [("labels", is_late), ("lr_high", is_late)],
+        "frozen": [("steps_too_small", not evidence.get("has_matrix", True))],
+        "final_activation": [("lr_high", "mean_square" in evidence)],
+        "collapsed": [("decay_high", True), ("lr_high", is_of_few_steps), ("vanishing", True)],
+        "stale_low_precision": [("underflow", True)],
+        "detached": [("labels", not one.is_alarm)],
+        "lr_high": [("no_activation", is_weak)],
+    }
+    always = {"frozen", "detached"}
+    for rule, may_follow in causes.get(one.rule, ()):
+        if may_follow and (rule in rules or one.rule in always):
+            return rule
+    return "lr_high" if one.rule == "collapsed" and "last" in evidence else ""
 
 
 def _explains(root: Finding, other: Finding) -> bool:

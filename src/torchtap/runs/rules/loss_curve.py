@@ -13,14 +13,16 @@ if TYPE_CHECKING:
 
 _FEWEST = 10
 """Numbers without which nothing is said of a trend."""
+_SCALED = 1e4
 
 
 class LossCurve:
     """The loss over the steps in which it was logged.
 
-    Without a logged loss, that of a cross-entropy is read off the gradient of its logits: the
-    magnitudes of ``(softmax - one_hot) / rows`` sum to ``2 (1 - p)``, with ``p`` the mean
-    probability of the true class, and ``-log p`` stands in for the loss.
+    Without a logged loss, the number from which the backwards began stands in, where a watch saw
+    it and all began from one kind of loss. Else a cross-entropy is read off the gradient of its
+    logits: the magnitudes of ``(softmax - one_hot) / rows`` sum to ``2 (1 - p)``, with ``p`` the
+    mean probability of the true class, and ``-log p`` stands in.
 
     Args:
         view: of the run.
@@ -58,12 +60,23 @@ class LossCurve:
 
     @property
     def is_logged(self) -> bool:
-        """Return whether the loss itself is known."""
-        return bool(self.name)
+        """Return whether the loss itself is known: logged, or seen where a backward began."""
+        return bool(self.name) or self.is_seen
+
+    @cached_property
+    def is_seen(self) -> bool:
+        """Return whether it was not logged, and one loss was seen where backwards began."""
+        judged = self._view.judged
+        if self.name or not judged.has_one or not len(judged.values[0]):
+            return False
+        # One that a scaler multiplied changes with its scale, which begins at 65536.
+        return bool(abs(judged.values[1][0]) < _SCALED)
 
     @cached_property
     def _logged(self) -> tuple[list[int], Floats]:
         since = self._view.since
+        if self.is_seen:
+            return self._view.judged.values
         if not self.name:
             values = self._stand_in()
             there = ~np.isnan(values)

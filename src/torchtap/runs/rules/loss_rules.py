@@ -10,7 +10,11 @@ import numpy as np
 from torchtap.runs.rules.finding import ALARM, NOTE, Finding
 from torchtap.runs.rules.optimizer_rules import update_ratios
 from torchtap.runs.rules.rule_view import Floats, View, median
-from torchtap.runs.rules.squared_error import ratio_of_squares, share_of_all_pairs
+from torchtap.runs.rules.squared_error import (
+    is_of_all_pairs,
+    ratio_of_squares,
+    share_of_all_pairs,
+)
 
 
 def loss_rises(
@@ -24,7 +28,8 @@ def loss_rises(
 ) -> Iterator[Finding]:
     """A loss that is climbed.
 
-    Exact where an optimizer was told to climb and the loss rises, of a cross-entropy (its gradient
+    Exact where the operations of a loss turn the sign of an error that grows, where an optimizer
+    was told to climb and the loss rises, of a cross-entropy (its gradient
     is most negative at the true class, and with the sign turned most positive there) and of a
     squared error that is logged with its sign turned. A loss below 0 that grows without bound, ever
     faster, has no minimum. Otherwise the three thirds of the run rise beyond the noise, as they are
@@ -126,6 +131,9 @@ def _climbs(view: View, sign: float, rise: float) -> Iterator[Finding]:
             "Leave maximize out, or turn the sign of the loss.",
         )
         return
+    if view.judged.is_turned:
+        yield from _turned(view, rise)
+        return
     values = _before_it_breaks(view)
     if ratio_of_squares(view) < 0 and values[-3:].mean() < (1 + rise) * values[:3].mean():
         yield Finding(
@@ -159,6 +167,23 @@ def _climbs(view: View, sign: float, rise: float) -> Iterator[Finding]:
         )
 
 
+def _turned(view: View, rise: float) -> Iterator[Finding]:
+    """Yield a loss whose sign is turned, and which grows: adversaries turn that of a part."""
+    values = view.judged.values[1]
+    values = values[np.isfinite(values)]
+    early, late = float(values[:5].mean()), float(values[-5:].mean())
+    if late < early - rise * abs(early):
+        yield Finding(
+            "loss_rises",
+            ALARM,
+            ".",
+            view.span,
+            f"backwards begin from minus an error, which grows from {-early:.3g} to {-late:.3g}",
+            {"first": early, "last": late, "is_exact": True},
+            "Turn the sign of the loss.",
+        )
+
+
 def _stays_wrong(view: View, top: float) -> bool:
     """Return whether true classes are climbed, whatever was logged: the loss itself, or ``-loss``.
 
@@ -176,12 +201,21 @@ def _stays_wrong(view: View, top: float) -> bool:
 
 
 def labels(
-    view: View, *, fall: float = 0.1, moves: float = 1e-4, chance: float = 0.93, still: float = 0.05
+    view: View,
+    *,
+    fall: float = 0.1,
+    moves: float = 1e-4,
+    chance: float = 0.93,
+    still: float = 0.05,
+    agreement: float = 0.05,
+    travel: float = 0.1,
+    fewest: int = 24,
 ) -> Iterator[Finding]:
-    """Weights that move while the loss stays: targets say nothing of inputs.
+    """Targets that say nothing of inputs, or a loss that compares each output with all targets.
 
-    An alarm of a cross-entropy at chance, and where each output is compared with all targets of
-    the batch. A note of a loss that stays elsewhere: it may have been at its minimum.
+    An alarm where outputs never agree with targets: a watch correlates both over each batch, and
+    what all targets have in common counts nothing. Without it, an alarm of a cross-entropy at
+    chance. A note of a loss that stays elsewhere: it may have been at its minimum.
 
     A slow training is left alone: its loss still falls beyond its scatter, or fell below
     chance steadily.
@@ -192,7 +226,24 @@ def labels(
         moves: median update over weight from which on the weights move.
         chance: share of ``log(classes)`` above which the last fifth of the loss is.
         still: share by which any other loss moved, from which on it does not stay.
+        agreement: mean correlation of outputs and targets over the second half, below which there
+            is none; also less than three standard errors. Healthy trainings have 0.1 to 1, targets
+            of others -0.03 to 0.04.
+        travel: sum of all updates over weight, below which outputs had no time to agree.
+        fewest: steps without which nothing is said of it.
     """
+    if view.judged.is_reshaped:
+        yield _reshaped(view)
+        return
+    if is_of_all_pairs(view):
+        yield _of_all_pairs(view, share_of_all_pairs(view))
+        return
+    if len(view.judged.agreement) >= fewest:
+        if _says_nothing(view, agreement, travel):
+            yield _of_others(view)
+            return
+        if _late(view.judged.agreement).mean() > 2 * agreement:
+            return
     if len(view.loss) < 20 or not view.loss.is_known:
         return
     pairs = share_of_all_pairs(view)
@@ -221,14 +272,55 @@ def labels(
         )
 
 
+def _says_nothing(view: View, limit: float, travel: float) -> bool:
+    """Return whether outputs agreed with targets at no time, though weights move."""
+    found = view.judged.agreement
+    if not median([float(own.sum()) for own in update_ratios(view).values()]) > travel:
+        return False
+    early, late = found[: -len(_late(found))], _late(found)
+    error = float(late.std()) / math.sqrt(len(late))
+    return bool(abs(early.mean()) < 2 * limit and late.mean() < min(limit, 3 * error + 1e-6))
+
+
+def _reshaped(view: View) -> Finding:
+    return Finding(
+        "labels",
+        ALARM,
+        ".",
+        view.span,
+        "outputs are reshaped to classes first, and that gives each class numbers of others",
+        {},
+        "Turn the dims: transpose(1, 2), or flatten samples and places together.",
+    )
+
+
+def _late(values: Floats) -> Floats:
+    """Return the second half."""
+    return values[len(values) // 2 :]
+
+
+def _of_others(view: View) -> Finding:
+    late = float(_late(view.judged.agreement).mean())
+    return Finding(
+        "labels",
+        ALARM,
+        ".",
+        view.span,
+        f"outputs and targets correlate by {late:.3f} over the samples of a batch: what is learned "
+        f"has nothing to do with the targets",
+        {"agreement": late, "fall": view.loss.fall},
+        "Look at some samples with their targets: shuffled, off by one, or constant?",
+    )
+
+
 def _of_all_pairs(view: View, share: float) -> Finding:
     return Finding(
         "labels",
         ALARM,
         ".",
         view.span,
-        f"all samples are pulled to one number, and {share:.0%} of the loss stays whatever the "
-        f"outputs: each output is compared with the targets of all samples",
+        "each output is compared with the targets of all samples"
+        + (f", and {share:.0%} of the loss stays whatever the outputs" if share else ""),
         {"share": share},
         "Give outputs and targets one shape: [B, 1] and [B] are broadcast to [B, B].",
     )
@@ -273,16 +365,32 @@ def _falls(values: Floats, *, errors: float = 3.0) -> bool:
 
 
 def too_good(
-    view: View, *, share: float = 0.05, classes: int = 5, fewest: int = 30
+    view: View, *, share: float = 0.05, classes: int = 5, fewest: int = 30, copied: float = 0.995
 ) -> Iterator[Finding]:
-    """A loss near 0 within few steps: an easy task, or targets that are in the input. A note.
+    """Targets that are in the input, or a loss near 0 within few steps.
+
+    An alarm where a watch finds the targets in a column of the input, or in the same places of a
+    sequence; a note of a loss that is low too soon, as of an easy task.
 
     Args:
         view: of the run.
         share: of chance, or of the first loss where that is less, that is left at the end.
         classes: more than these make an easy task unlikely.
-        fewest: steps without which nothing is said.
+        fewest: steps without which nothing is said of a low loss.
+        copied: share of the targets that are in the input; healthy are 0 to 0.9.
     """
+    shares = view.judged.copied
+    if len(shares) >= 10 and median(shares) >= copied:
+        yield Finding(
+            "too_good",
+            ALARM,
+            ".",
+            view.span,
+            f"{median(shares):.0%} of the targets stand in the input of the model as they are",
+            {"copied": median(shares)},
+            "Take the targets out of the input; those of a sequence are shifted by one.",
+        )
+        return
     values = view.loss.values
     if len(values) < fewest or not np.isfinite(values).all() or view.loss.num_classes <= classes:
         return

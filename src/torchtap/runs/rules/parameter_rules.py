@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 
 import numpy as np
@@ -67,7 +68,9 @@ def detached(view: View) -> Iterator[Finding]:
         )
 
 
-def frozen(view: View, *, most: float = 0.5, fall: float = 0.2) -> Iterator[Finding]:
+def frozen(
+    view: View, *, most: float = 0.5, fresh: float = 0.75, fall: float = 0.2
+) -> Iterator[Finding]:
     """Modules that do not require gradients, behind others that are trained.
 
     A frozen beginning is meant, and so are adapters, where most is frozen and some matrices are
@@ -76,6 +79,7 @@ def frozen(view: View, *, most: float = 0.5, fall: float = 0.2) -> Iterator[Find
     Args:
         view: of the run.
         most: share of the elements that are frozen, from which on it is meant.
+        fresh: the same where all that is frozen is as PyTorch made it.
         fall: share by which the loss falls where only norms and biases are trained on purpose.
     """
     sizes = {name: view.start(_param(view, name), "numel") for name in view.meta.requires_grad}
@@ -88,11 +92,16 @@ def frozen(view: View, *, most: float = 0.5, fall: float = 0.2) -> Iterator[Find
     total = sum(size for size in sizes.values() if size == size)
     share = sum(sizes[name] for name in held if sizes[name] == sizes[name])
     has_matrix = any(len(view.shape(_param(view, name))) > 1 for name in trained)
+    if all(_is_as_made(view, name) for name in held if len(view.shape(_param(view, name))) > 1):
+        most = fresh
     is_meant = not share < most * total if has_matrix else not view.loss.fall < fall
+    if held and trained and (is_meant or _comes_first(view, held, trained)):
+        yield from _left_as_made(view, held, share / total)
     if not held or not trained or is_meant:
         return
     first = min(view.modules.order.get(_owner(name), 0) for name in trained)
     behind = {name for name in held if view.modules.order.get(_owner(name), 0) > first}
+    behind = {name for name in behind if _is_used(view, _owner(name))}
     for path in _outermost(view, behind):
         own = _within(path, behind)
         yield Finding(
@@ -105,6 +114,46 @@ def frozen(view: View, *, most: float = 0.5, fall: float = 0.2) -> Iterator[Find
             {"parameters": sorted(own), "share": share / total, "has_matrix": has_matrix},
             "Call requires_grad_(True) on it before the optimizer is made.",
         )
+
+
+def _comes_first(view: View, held: set[str], trained: set[str]) -> bool:
+    first = min(view.modules.order.get(_owner(name), 0) for name in trained)
+    return all(view.modules.order.get(_owner(name), 0) <= first for name in held)
+
+
+def _left_as_made(view: View, held: set[str], share: float) -> Iterator[Finding]:
+    """Yield a module that is frozen as PyTorch made it: what was trained before looks different.
+
+    A note, as random features are frozen on purpose.
+    """
+    fresh = {name for name in held if _is_as_made(view, name)}
+    for path in _outermost(view, fresh)[:1]:
+        yield Finding(
+            "frozen",
+            NOTE,
+            shown(path),
+            view.span,
+            f"it does not require a gradient, and its weights are as PyTorch made them; "
+            f"{share:.0%} of all elements are frozen",
+            {"parameters": sorted(_within(path, fresh)), "share": share},
+            "Call requires_grad_(True) on it, or load its trained weights.",
+        )
+
+
+def _is_as_made(view: View, name: str, *, near: float = 0.04) -> bool:
+    """Return whether a matrix is of the distribution by which PyTorch initialises it.
+
+    Uniform within ``1 / sqrt(fan_in)`` of a linear layer, normal of an embedding.
+    """
+    site = _param(view, name)
+    shape = view.shape(site)
+    if len(shape) < 2 or math.prod(shape) < 64:
+        return False
+    rms, top = view.start(site, "rms"), view.start(site, "absmax")
+    if view.modules.is_a(_owner(name), {"Embedding"}):
+        return abs(rms - 1) < 2 * near and top < 6
+    bound = 1 / math.sqrt(math.prod(shape[1:]))
+    return top <= bound * 1.0001 and abs(rms * math.sqrt(3) / bound - 1) < near
 
 
 def bn_eval(view: View) -> Iterator[Finding]:
@@ -139,6 +188,18 @@ def _trains(view: View, path: str) -> bool:
     """Return whether a norm is to be trained: its weight is, or it has none and all else is."""
     needs = view.meta.requires_grad.get(f"{path}.weight")
     return view.modules.setting(path, "affine") is False if needs is None else needs
+
+
+def _is_used(view: View, path: str) -> bool:
+    """Return whether a gradient arrives at a module, or at one around it, as far as is known.
+
+    An averaged copy is frozen and no part of the loss, and neither is a head that is not used.
+    """
+    if not any(True for _ in view.sites("grad_output")):
+        return True
+    while path and view.site(path, "output") is None:
+        path = path.rpartition(".")[0]
+    return view.site(path, "grad_output") is not None if path else False
 
 
 def _owner(name: str) -> str:

@@ -14,6 +14,7 @@ from torchtap.core.absence import WHOLE_RUN
 from torchtap.core.errors import InputError, RunError, SiteError
 from torchtap.core.site import Site
 from torchtap.runs.rules.loss_curve import LossCurve
+from torchtap.runs.rules.loss_operations import LossOperations
 from torchtap.runs.rules.module_facts import Modules
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class View:
         meta: of the run.
         modules: of the run.
         loss: the loss over its own steps, or what stands in for it.
+        judged: the operations of the loss, and how outputs meet its targets.
     """
 
     def __init__(self, run: Run, *, since: int | None = None) -> None:
@@ -57,6 +59,7 @@ class View:
         self._series: dict[tuple[Site, str], Floats] = {}
         self._shapes: dict[Site, tuple[tuple[int, ...], str]] = {}
         self.modules = Modules(self)
+        self.judged = LossOperations(self)
         self.loss = LossCurve(self)
 
     # ------------------------------------------------------------------ steps

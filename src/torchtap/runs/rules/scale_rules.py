@@ -17,7 +17,7 @@ BOUNDED = {"Tanh": (1.0, 0.0), "Sigmoid": (2.0, -1.0), "Hardtanh": (1.0, 0.0)}
 
 
 def large_init(
-    view: View, *, logits: float = 12.0, gain: float = 8.0, std: float = 4.0
+    view: View, *, logits: float = 12.0, gain: float = 8.0, std: float = 4.0, chance: float = 8.0
 ) -> Iterator[Finding]:
     """Weights so large at the start that outputs are far beyond what a loss can use.
 
@@ -28,6 +28,7 @@ def large_init(
         gain: how many times larger a linear layer makes its input, and its weights make random
             ones; healthy are 0.2 to 3.3. Before a norm it does not matter.
         std: of that layer's output, beside the gain.
+        chance: first loss over ``log(classes)``; healthy are 0.9 to 6.4.
     """
     if not view.sees_beginning:
         return
@@ -36,7 +37,7 @@ def large_init(
     }
     gains = {path: value for path, value in gains.items() if not math.isnan(value)}
     spread = view.start(view.site("", "output"), "std")
-    is_wide = view.loss.num_classes > 0 and spread > logits
+    is_wide = (view.loss.num_classes > 0 and spread > logits) or _is_beyond_chance(view, chance)
     found = [
         path
         for path, value in gains.items()
@@ -47,7 +48,11 @@ def large_init(
     ]
     if not found and is_wide and gains:
         found = [max(gains, key=lambda path: gains[path])]
-    if found or is_wide:
+    if (
+        found
+        or is_wide
+        or any(_is_wide_embedding(view, one, rms=30) for one in view.modules.leaves)
+    ):
         path = max(found, key=lambda one: gains[one]) if found else ""
         # Embeddings as large come first.
         path = next(filter(lambda one: _is_wide_embedding(view, one), view.modules.leaves), path)
@@ -62,6 +67,15 @@ def large_init(
             {"gain": value, "std": spread},
             "Initialise with a standard deviation of about 1 / sqrt(fan_in), or put a norm there.",
         )
+
+
+def _is_beyond_chance(view: View, times: float) -> bool:
+    """Return whether the first loss of classes is far above that of a guess."""
+    values, shape = view.loss.values, view.shape(view.site("", "output"))
+    # What a backward begins from may be scaled, and what was logged is not.
+    is_known = bool(view.loss.name) and view.judged.takes_log_softmax
+    is_known = is_known and len(values) > 0 and len(shape) == 2
+    return is_known and float(values[0]) > times * math.log(max(shape[1], 2))
 
 
 def _is_wide_embedding(view: View, path: str, *, rms: float = 8.0) -> bool:
@@ -193,35 +207,75 @@ def dropout_high(view: View, *, limit: float = 0.7) -> Iterator[Finding]:
             )
 
 
-def collapsed(view: View, *, tolerance: float = 1e-3, rank: float = 1.02) -> Iterator[Finding]:
-    """All samples of a batch look the same to a layer.
+def collapsed(
+    view: View,
+    *,
+    tolerance: float = 1e-3,
+    rank: float = 1.02,
+    fades: float = 0.12,
+    small: float = 0.03,
+) -> Iterator[Finding]:
+    """All samples of a batch look the same to a layer, or to what comes after one.
 
     Where all rows of a linear layer's input are equal, the gradient of its weight is the outer
     product of one row and the gradient of its bias, and so the product of their norms is its norm.
-    Where ``effective_rank`` was measured, that of the first step tells it as well.
+    Where ``effective_rank`` was measured, that of the first step tells it as well. The outputs of a
+    layer that is trained away fade, as a code does under too strong a prior.
 
     Args:
         view: of the run.
         tolerance: of that equation. Inputs that differ miss it by more than 1e-2.
         rank: effective rank of an output in the first step.
+        fades: standard deviation of a layer's output in the last steps over that in the first;
+            healthy are from 0.15 on.
+        small: the same deviation in the last steps.
     """
     linear = [path for path in view.modules.leaves if view.modules.is_a(path, {"Linear"})]
-    if not linear or not _is_collapsed(view, linear[-1], tolerance, rank):
-        return  # What is alike on purpose, as a time that all samples share, is not all there is.
-    for path in linear:
-        if _is_collapsed(view, path, tolerance, rank):
-            miss = _miss_of_one_row(view, path)
-            lowest = view.start(view.site(path, "output"), "effective_rank")
-            yield Finding(
-                "collapsed",
-                ALARM,
-                shown(path),
-                view.span,
-                "all samples give the same here: its input does not vary within a batch",
-                {"miss": median(miss), "effective_rank": lowest},
-                "Look for an average or a norm over the batch, or an input that is ignored.",
+    # What is alike on purpose, as a time that all samples share, is not all there is.
+    if linear and _is_collapsed(view, linear[-1], tolerance, rank):
+        path = next(one for one in linear if _is_collapsed(view, one, tolerance, rank))
+        miss = _miss_of_one_row(view, path)
+        lowest = view.start(view.site(path, "output"), "effective_rank")
+        yield _collapse(
+            view,
+            path,
+            "all samples give the same here: its input does not vary within a batch",
+            {"miss": median(miss), "at_start": median(miss[:5]), "effective_rank": lowest},
+        )
+        return
+    away, size = view.judged.variation
+    if len(away) >= 20 and not len(view.judged.agreement):
+        early, late, share = median(away[:3]), median(away[-8:]), median((away / size)[-8:])
+        if late < fades * early and share < 0.05:
+            yield _collapse(
+                view,
+                "",
+                f"outputs become alike: they deviate by {early:.2g} within a batch in the first "
+                f"steps, and by {late:.2g}, {share:.1%} of their size, in the last",
+                {"first": early, "last": late},
             )
             return
+    for path in view.modules.leaves:
+        spread = view.series(view.site(path, "output"), "std")
+        spread = spread[np.isfinite(spread)]
+        if len(spread) < 20 or not view.modules.is_a(path, LINEAR):
+            continue
+        early, late = median(spread[:3]), median(spread[-8:])
+        if 0 < late < min(fades * early, small):
+            yield _collapse(
+                view,
+                path,
+                f"its outputs fade, from a standard deviation of {early:.2g} to {late:.2g}",
+                {"first": early, "last": late},
+            )
+            return
+
+
+def _collapse(view: View, path: str, text: str, evidence: dict[str, float]) -> Finding:
+    advice = "Look for an average or a norm over the batch, or an input that is ignored."
+    if "last" in evidence:
+        advice = "Look for a term of the loss that pulls it to 0, such as a prior with much weight."
+    return Finding("collapsed", ALARM, shown(path), view.span, text, evidence, advice)
 
 
 def _is_collapsed(view: View, path: str, tolerance: float, rank: float) -> bool:

@@ -51,6 +51,27 @@ def share_of_all_pairs(view: View, *, tolerance: float = 1e-3) -> float:
     return float(np.median(1 - own[late] / loss[late]))
 
 
+def is_of_all_pairs(view: View) -> bool:
+    """Return whether a loss makes ``[B, 1]`` to ``[B, B]``, to compare it with ``[B]``.
+
+    Its operations tell: an output of one column is expanded by the error that takes it, or a mean
+    is one over ``B^2`` numbers, of which each was computed from one output.
+    """
+    shape = view.shape(view.site("", "output"))
+    if len(shape) != 2 or shape[1] != 1 or shape[0] < 3:
+        return False
+    size = shape[0]
+    for graph in view.judged.graphs:
+        for operation in graph:
+            if operation.name == "Expand" and operation.settings.get("self_sym_sizes") == [*shape]:
+                return True
+        is_chain = all(len(operation.inputs) < 2 for operation in graph)
+        means = [one.settings.get("self_sym_numel") for one in graph if one.name == "Mean"]
+        if is_chain and size**2 in means:
+            return True
+    return False
+
+
 def _logged(view: View) -> Floats:
     """Return the logged loss by steps of the run, NaN where it was not logged."""
     found = np.full(len(view.steps), np.nan)

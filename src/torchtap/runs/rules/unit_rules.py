@@ -71,7 +71,7 @@ def symmetric(view: View) -> Iterator[Finding]:
     """A weight matrix of one value: all its units stay alike.
 
     One of zeros is left alone where a gradient comes in the first steps, as of a layer that starts
-    as nothing on purpose.
+    as nothing on purpose: behind another such layer its gradient is 0 in the first step alone.
 
     Args:
         view: of the run.
@@ -82,8 +82,7 @@ def symmetric(view: View) -> Iterator[Finding]:
         std, top = view.start(site, "std"), view.start(site, "absmax")
         if not std <= 1e-12 * max(1.0, top) or not view.start(site, "numel") >= 4:
             continue
-        gradient = view.series(view.beside(site, "param_grad"), "l2")
-        if top == 0 and (median(gradient[:3]) > 0 or not _stays(view, site)):
+        if top == 0 and not _gets_nothing(view, site):
             continue
         yield Finding(
             "symmetric",
@@ -96,8 +95,20 @@ def symmetric(view: View) -> Iterator[Finding]:
         )
 
 
-def _stays(view: View, site: Site) -> bool:
-    """Return whether a parameter is the same at the end, and is to be trained."""
+def _gets_nothing(view: View, site: Site, *, share: float = 1e-3) -> bool:
+    """Return whether a parameter is to be trained, and has hardly a gradient in the first steps."""
     name = f"{site.path}.{site.leaf}" if site.path else site.leaf
-    is_trained = view.meta.requires_grad.get(name, True)
-    return is_trained and view.series(site, "absmax")[-1] == 0
+    if not view.meta.requires_grad.get(name, True):
+        return False
+    every = [_early_gradient(view, one) for one in view.matrices]
+    most = max((one for one in every if one == one), default=math.nan)
+    own = _early_gradient(view, site)
+    # Without any gradient it stays as it is: see ``detached``.
+    return own <= share * most or (own != own and view.series(site, "absmax")[-1] == 0)
+
+
+def _early_gradient(view: View, site: Site) -> float:
+    """Return the largest norm of a parameter's gradient in the first three steps; NaN for none."""
+    norms = view.series(view.beside(site, "param_grad"), "l2")[:3]
+    norms = norms[np.isfinite(norms)]
+    return float(norms.max()) if len(norms) else math.nan

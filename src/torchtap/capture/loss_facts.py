@@ -1,0 +1,226 @@
+"""Notes what a loss tells of a training: its operations, its value, how outputs meet targets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchtap.capture.gradient_ports import Gradients
+from torchtap.capture.loss_graph import Operation, number_of, operations_between
+from torchtap.capture.target_agreement import agreement, share_among, told_targets
+from torchtap.capture.training_facts import TrainingFacts
+from torchtap.core.torch_private import current_task
+from torchtap.hooks.backwards import root_of_backward
+from torchtap.hooks.tap import GradHook
+
+_MOST_GRAPHS, _MOST_INPUTS, _MOST_OUTPUTS, _MOST_STEPS = 8, 3, 4, 512
+_MOST_ELEMENTS = 2**18
+_LOOKS = 4
+"""Backwards whose graph is read one after the other; from then on every sixteenth is."""
+
+
+@dataclass(slots=True)
+class Returned:
+    """An output that a gradient is expected for.
+
+    Attributes:
+        step: in which the model returned it.
+        place: among those that have a gradient.
+        output: its values.
+        version: of the tensor then.
+        is_alone: whether the model returned no other.
+        given: small tensors among what the model was called with, and their versions.
+    """
+
+    step: int
+    place: int
+    output: Tensor
+    version: int
+    is_alone: bool
+    given: list[tuple[Tensor, int]]
+
+    @property
+    def inputs(self) -> list[Tensor]:
+        """The arguments of the model into which nothing wrote since."""
+        return [one for one, version in self.given if one._version == version]
+
+    @property
+    def is_as_returned(self) -> bool:
+        """Return whether it can be measured, and nothing wrote into it."""
+        return self.output._version == self.version and self.output.is_floating_point()
+
+
+@dataclass(slots=True)
+class Seen:
+    """The measurements at the arrival of one gradient.
+
+    Attributes:
+        output: place of the output.
+        values: of the loss, with the first gradient of a backward.
+        agreement: of the output and its targets, see ``target_agreement.py``.
+        copied: share of the targets that stand in the inputs.
+        lowest: number among the targets; 0 of classes.
+        highest: likewise.
+        deviation: of the output from its mean over the batch, root of the mean square.
+        size: root of the mean square of the output.
+    """
+
+    output: int
+    values: float | None = None
+    agreement: float | None = None
+    copied: float | None = None
+    lowest: float | None = None
+    highest: float | None = None
+    deviation: float | None = None
+    size: float | None = None
+
+
+class LossFacts:
+    """Facts that losses tell, read where their gradients arrive at the model's outputs.
+
+    Args:
+        gradients: of the engine, which takes the hooks off.
+        facts: are told of each backward.
+
+    Attributes:
+        gradients: as given.
+    """
+
+    def __init__(self, gradients: Gradients, facts: TrainingFacts) -> None:
+        self.gradients = gradients
+        self._facts = facts
+        self._graphs: dict[str, tuple[tuple[Operation, ...], int]] = {}
+        self._rows: dict[int, list[Seen]] = {}
+        self._task, self._num_backwards = -1, 0
+        self._stride, self._ratio = 1, 0.0
+        self._may_be_squared = True
+
+    def expect(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], step: int) -> None:
+        """A forward of the model ended: look when the gradients of its outputs arrive."""
+        used = [one for one in outputs if type(one) is Tensor and one.grad_fn is not None]
+        if step % self._stride:
+            return
+        # By number: a hook that held the nodes would keep their graph, and itself, alive.
+        ends = frozenset(number_of(one.grad_fn) for one in used)
+        is_alone = len(used) == 1
+        given = [(one.detach(), one._version) for one in inputs[:_MOST_INPUTS] if _is_small(one)]
+        for place, one in enumerate(used[:_MOST_OUTPUTS]):
+            returned = Returned(step, place, one.detach(), one._version, is_alone, given)
+            self.gradients.on_tensors.put(one, GradHook(self.arrive, ends, returned))
+
+    def arrive(self, ends: frozenset[int], returned: Returned, gradient: Tensor | None) -> None:
+        """A gradient arrives at an output."""
+        root = root_of_backward()
+        if type(gradient) is not Tensor or root is None or root.grad_fn is None:
+            return
+        seen = Seen(returned.place)
+        if current_task() != self._task:
+            self._task, self._num_backwards = current_task(), self._num_backwards + 1
+            if self._num_backwards <= _LOOKS or self._num_backwards % 16 == 0:
+                self._note_graph(operations_between(root.grad_fn, ends))
+            seen.values = float(root.detach()) if root.numel() == 1 else None
+            self._facts.begin_backward()
+        if gradient.device.type != "cpu" and self._num_backwards % 8 != 1:
+            return  # Each number read from a device waits for it.
+        self._rows.setdefault(returned.step, []).append(seen)
+        if returned.is_as_returned:
+            with torch.no_grad():
+                self._measure(seen, returned, gradient)
+        self._thin_out()
+
+    def _measure(self, seen: Seen, returned: Returned, gradient: Tensor) -> None:
+        output = returned.output
+        self._look_for_square(seen.values if returned.is_alone else None, gradient)
+        told = told_targets(output, gradient, seen.values, is_squared=self._may_be_squared)
+        if told is not None:
+            seen.agreement = agreement(told)
+            seen.copied = share_among(told, returned.inputs)
+            seen.lowest, seen.highest = float(told.targets.min()), float(told.targets.max())
+        if returned.is_alone and output.ndim > 1:
+            away = output.float() - output.float().mean(0)
+            seen.deviation = float(away.square().mean().sqrt())
+            seen.size = float(output.float().square().mean().sqrt())
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what is known, as JSON has it; empty where no loss was seen.
+
+        ``graphs`` are operations and in how many looks they were seen, ``num_kept`` in how many of
+        ``num_steps`` steps gradients of the step before were left, ``steps`` those that were looked
+        at, and each other the means of what was seen in these.
+        """
+        if not self._graphs and not self._rows:
+            return {}
+        graphs = [
+            {"operations": [list(one) for one in own], "count": count}
+            for own, count in self._graphs.values()
+        ]
+        rows = [self._rows[step] for step in sorted(self._rows)]
+        return {
+            "graphs": graphs,
+            "num_kept": self._facts.num_kept,
+            "num_steps": self._facts.num_steps,
+            "steps": sorted(self._rows),
+            "values": [_mean([seen.values for seen in own]) for own in rows],
+            "copied": [_mean([seen.copied for seen in own]) for own in rows],
+            "lowest": [_mean([seen.lowest for seen in own]) for own in rows],
+            "highest": [_mean([seen.highest for seen in own]) for own in rows],
+            "deviation": [_mean([seen.deviation for seen in own]) for own in rows],
+            "size": [_mean([seen.size for seen in own]) for own in rows],
+            "agreement": [_agreement_of(own) for own in rows],
+        }
+
+    def _note_graph(self, operations: tuple[Operation, ...]) -> None:
+        name = repr([(one, inputs) for one, _, inputs in operations])
+        known, count = self._graphs.get(name, (operations, 0))
+        if operations and (count or len(self._graphs) < _MOST_GRAPHS):
+            self._graphs[name] = known, count + 1
+
+    def _look_for_square(self, loss: float | None, gradient: Tensor) -> None:
+        """Look whether all losses are squared errors of one output.
+
+        The loss over the squared norm of its gradient, and over the elements, is one number then.
+        """
+        square = float(gradient.double().square().sum()) * gradient.numel()
+        if loss is None or not 0 < square < torch.inf:
+            self._is_no_square()
+            return
+        self._ratio = self._ratio or loss / square
+        if not abs(loss / square - self._ratio) < 1e-2 * abs(self._ratio):
+            self._is_no_square()
+
+    def _is_no_square(self) -> None:
+        """Forget what was told of targets while the loss looked like a squared error."""
+        if self._may_be_squared:
+            self._may_be_squared = False
+            for seen in (seen for own in self._rows.values() for seen in own):
+                seen.agreement = seen.copied = seen.lowest = seen.highest = None
+
+    def _thin_out(self) -> None:
+        """Keep every second step of a long training, and look at no more from now on."""
+        if len(self._rows) > _MOST_STEPS:
+            self._stride *= 2
+            self._rows = {step: own for step, own in self._rows.items() if step % self._stride == 0}
+
+
+def _is_small(tensor: Tensor) -> bool:
+    return type(tensor) is Tensor and not tensor.is_complex() and tensor.numel() <= _MOST_ELEMENTS
+
+
+def _agreement_of(seen: list[Seen]) -> float | None:
+    """Return the mean agreement of a step, over the outputs of which it is known throughout.
+
+    Where a part of a step has other targets, as each of two rivals has, the rest is no measure.
+    """
+    by_output: dict[int, list[float | None]] = {}
+    for one in seen:
+        by_output.setdefault(one.output, []).append(one.agreement)
+    return _mean([_mean(own) for own in by_output.values() if None not in own])
+
+
+def _mean(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None

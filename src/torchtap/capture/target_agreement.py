@@ -1,0 +1,159 @@
+"""How far outputs agree with the targets of a loss, of which the gradient at the outputs tells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+_MOST_ELEMENTS = 2**18
+"""A larger batch is looked at in part: some hundred rows tell as much."""
+_EXACT = 1e-4
+
+
+class Told(NamedTuple):
+    """Outputs and targets of a batch.
+
+    Attributes:
+        outputs: as numbers of each sample, ``float32[N, K]``.
+        targets: likewise; those of classes are one-hot.
+        labels: the targets as inputs might hold them: classes, or the only number of each sample;
+            ``None`` where they are several.
+    """
+
+    outputs: Tensor
+    targets: Tensor
+    labels: Tensor | None
+
+
+def told_targets(
+    output: Tensor, gradient: Tensor, loss: float | None, *, is_squared: bool = False
+) -> Told | None:
+    """Return the targets of a loss, as its gradient at an output tells; ``None`` where it does not.
+
+    The gradient of a cross-entropy is most negative at the true class, that of a binary one is
+    negative where the target is 1, and of a squared error ``a sum(e^2)`` it is ``2 a e``.
+
+    Args:
+        output: of a model, a batch.
+        gradient: of the loss.
+        loss: from which the backward began.
+        is_squared: whether the loss is known as a squared error.
+
+    Example:
+        >>> x = torch.randn(8, 1, requires_grad=True)
+        >>> loss = (x - torch.arange(8.0)[:, None]).square().mean()
+        >>> loss.backward()
+        >>> told_targets(x.detach(), x.grad, float(loss), is_squared=True).labels.round()
+        tensor([0., 1., 2., 3., 4., 5., 6., 7.])
+    """
+    if output.shape != gradient.shape or output.ndim == 0 or len(output) < 2:
+        return None
+    square = float(gradient.double().square().sum())
+    if not 0 < square < torch.inf:
+        return None
+    rows = max(2, len(output) * _MOST_ELEMENTS // max(output.numel(), 1))
+    output, gradient = output[:rows].float(), gradient[:rows].float()
+    if not bool(output.isfinite().all()):
+        return None
+    found = _of_classes(output, gradient)
+    if found is None and is_squared and loss is not None:
+        found = _of_numbers(output, output - 2 * loss / square * gradient)
+    return _of_binary(output, gradient) if found is None else found
+
+
+def agreement(told: Told) -> float | None:
+    """Return the correlation of outputs and targets; ``None`` where all targets are one.
+
+    Both are centred over the samples, so that what all targets have in common counts nothing.
+    """
+    outputs, targets = told.outputs - told.outputs.mean(0), told.targets - told.targets.mean(0)
+    if not float(targets.abs().amax()) > 1e-6:
+        return None
+    size = float(outputs.norm() * targets.norm())
+    return float((outputs * targets).sum()) / size if size > 0 else 0.0
+
+
+def share_among(told: Told, inputs: Iterable[Tensor]) -> float | None:
+    """Return the share of the targets that stand in the inputs as they are; the largest of all.
+
+    In a column of a table, or in the same places of a sequence of classes.
+    """
+    labels = told.labels
+    if labels is None or not float(labels.float().std()) > 0:
+        return None
+    found = []
+    for one in inputs:
+        rows = one[: len(labels)]
+        if rows.shape == labels.shape and labels.ndim > 1 and not labels.is_floating_point():
+            found.append(float((rows == labels).float().mean()))
+        elif labels.ndim == 1 and rows.ndim == 2 and len(rows) == len(labels) > 2:
+            away = (rows.float() - labels.float()[:, None]).abs()
+            is_near = away <= _EXACT * labels.float().std()
+            found.append(float(is_near.float().mean(0).amax()) if rows.shape[1] > 1 else 0.0)
+    return max(found, default=None)
+
+
+def _of_numbers(outputs: Tensor, targets: Tensor) -> Told:
+    outputs, targets = outputs.reshape(len(outputs), -1), targets.reshape(len(targets), -1)
+    return Told(outputs, targets, targets[:, 0] if targets.shape[1] == 1 else None)
+
+
+def _of_classes(output: Tensor, gradient: Tensor) -> Told | None:
+    """Return logits and one-hot targets: the gradient sums to 0, half of each row at one class."""
+    for dim in dict.fromkeys((output.ndim - 1, 1)):
+        if output.ndim < 2 or output.shape[dim] < 2:
+            continue
+        places = gradient.movedim(dim, -1)
+        rows = places.flatten(0, -2)
+        logits = output.movedim(dim, -1).flatten(0, -2)
+        is_used = rows.abs().amax(1) > 0
+        rows, logits = rows[is_used], logits[is_used]
+        size = float(rows.abs().sum())
+        lowest, true = rows.min(1)
+        # In all, since that of rows and columns together, as of pairs, is in neither of them.
+        is_balanced = abs(float(rows.sum())) < 0.02 * size
+        if len(rows) < 2 or not is_balanced or not float(-lowest.sum()) > 0.45 * size:
+            continue
+        if rows.shape[1] == 2 and not _is_even(-lowest, logits, true):
+            continue
+        one_hot = torch.nn.functional.one_hot(true, rows.shape[1]).float()
+        labels = true.reshape(places.shape[:-1]) if bool(is_used.all()) else None
+        return Told(logits, one_hot, labels)
+    return None
+
+
+def _is_even(pull: Tensor, logits: Tensor, true: Tensor) -> bool:
+    """Return whether rows of two classes are pulled by ``1 - p``, all with one weight.
+
+    Of two classes any gradient that sums to 0 has half of it at one, that of a policy too.
+    """
+    missing = 1 - logits.softmax(1).gather(1, true[:, None])[:, 0]
+    return _is_one_factor(pull, missing)
+
+
+def _of_binary(output: Tensor, gradient: Tensor) -> Told | None:
+    """Return scores and targets 0 or 1, each with one weight; scores are logits or between 0 and 1.
+
+    The gradient is ``sigmoid(y) - t``, and ``(y - t) / (y (1 - y))`` for what is a probability.
+    """
+    targets = (gradient < 0).float()
+    kinds = [output.sigmoid() - targets]
+    if bool((output >= 0).all()) and bool((output <= 1).all()):
+        kinds.append((output - targets) / (output * (1 - output)).clamp_min(1e-12))
+    for error in kinds:
+        parts = [(targets == each) & (gradient != 0) & (error.abs() > 1e-4) for each in (0, 1)]
+        if all(
+            int(part.sum()) > 1 and _is_one_factor(gradient[part], error[part]) for part in parts
+        ):
+            return _of_numbers(output, targets)
+    return None
+
+
+def _is_one_factor(one: Tensor, other: Tensor, *, tolerance: float = 0.02) -> bool:
+    """Return whether two tensors are multiples of each other, with a positive factor."""
+    factors = one / other.abs().clamp_min(1e-12) * other.sign()
+    middle = float(factors.median())
+    return middle > 0 and float((factors - middle).abs().mean()) < tolerance * middle
