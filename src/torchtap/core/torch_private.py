@@ -895,6 +895,7 @@ ATTRIBUTES: Mapping[str, str] = MappingProxyType(
         "_saved_dim1": "which dims a transpose exchanged",
         "_saved_training": "whether a batch norm was in training mode",
         "_saved_self": "what an operation keeps, by the name of its argument",
+        "_saved_self_sym_sizes": "the sizes of the tensor that an operation reduced or widened",
         "_saved_other": "what an operation keeps",
         "_saved_mask": "what an operation keeps",
         "_saved_condition": "what an operation keeps",
