@@ -65,6 +65,8 @@ class Evaluations:
             return FORWARD
         if tap.has_trained and (self._root.has_trained or not self._root.has_run):
             return EVAL
+        # Whether this was an evaluation is known only when the module has trained: it is recorded,
+        # and told at the end of the step.
         self._early[tap] += 1
         return FORWARD
 
@@ -150,6 +152,8 @@ class Pipelining:
 
     def _look(self, learning: CodeType, running: CodeType) -> bool:
         frame: FrameType | None = sys._getframe(1)
+        # The stage calls its module to learn the shapes of its outputs, below the function that
+        # does so.
         while frame is not None and frame.f_code is not learning:
             if frame.f_code is running:
                 self._note(frame)

@@ -138,6 +138,7 @@ class OptimizerPorts:
 
     def after_step(self, optimizer: Optimizer) -> None:
         """The optimizer made its step: compare its parameters with what they were before."""
+        # Optimizers inside of one that ended have raised, so none of them told of its end.
         while self._running:
             done = self._running.pop()
             if done.optimizer == id(optimizer):

@@ -94,6 +94,7 @@ class State:
         self._labels = ("local",) if num_ranks() else ()
         shards, step = sharded_parameters(), self.step
         are_kept = self.places is None or self.places.are_kept()
+        # FSDP2 puts shards in and out of its parameters, so with it they are looked at each time.
         if shards or not are_kept or not self._seen.are_unchanged():
             self._look_again(backwards, shards, is_settled=are_kept and not shards)
         for ref, wanted_of in self._params:
@@ -111,6 +112,7 @@ class State:
             for name, held in module._buffers.items() if "buffer" in tap.filters else ():
                 wanted = None if held is None else tap.state("buffer", name)
                 if wanted is not None and is_late:
+                    # One more than came: the site counts as lacking a value, however many it has.
                     wanted.expected, wanted.reason = wanted.received + 1, LATE.format(step)
                 elif wanted is not None and held is not None:
                     self._take(wanted, held, step)
@@ -141,6 +143,7 @@ class State:
         if reason is None:
             state.seen = True
             own, labels = local(tensor)
+            # A parameter that was made in inference mode must not make its copy one of that mode.
             kept = own if self._borrows else normal_copy(own)
             self._emit(Record(state.site, self.step, 0, FORWARD, -1, labels, kept, UNVERSIONED))
 
@@ -173,6 +176,7 @@ class State:
                 self._params.append((weakref.ref(module), wanted))
             for name, param in held.items() if "param_grad" in tap.filters else ():
                 own = shards.get(id(param), param)
+                # All are hooked, also after one that is not settled.
                 is_settled &= self._hook_param(tap, module, name, own, backwards)
         handles = self._hooks.forget_gone()
         modules = [module for _, module in owners] if is_settled else None
@@ -233,6 +237,7 @@ class State:
         # handed on at the end: reentrant checkpoints accumulate several times in one backward.
         kept = normal_copy(gradient)
         row = Record(state.site, self.step, number, FORWARD, number, labels, kept, UNVERSIONED)
+        # By site: of several accumulations in one backward the last has the sum.
         self._waiting[state] = row
         if current_task() == -1:  # FSDP2 reduces after the backwards of a pipeline: no end comes.
             self.deliver()

@@ -449,10 +449,10 @@ def watches_of(model: nn.Module) -> list[Watch]:
 
 def numbers_of(watch: Watch, *, num_back: int) -> dict[str, Any]:
     """Return what was logged in the running step and some before, by name; tensors as such."""
-    found: dict[str, Any] = {}
+    numbers: dict[str, Any] = {}
     for step in range(watch.current_step - num_back, watch.current_step + 1):
-        found.update(watch._scalars.at(step))
-    return found
+        numbers.update(watch._scalars.at(step))
+    return numbers
 
 
 def note_of_step(watch: Watch, labels: dict[str, Any]) -> None:

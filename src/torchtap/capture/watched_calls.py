@@ -190,8 +190,11 @@ class WatchedCalls:
         is_outermost = not frames or tap is self.hooks.root
         if is_outermost:
             self._enter_model(tap, module, is_nested=bool(frames))
+        # The caller of the model may write into what it gave, at any time; calls inside share what
+        # is known of that.
         foreign = _foreign(found, self.options) if is_outermost else frames[-1].foreign
         is_training = tap is not self.hooks.root or mode_of(module) is not False
+        # Before the frame is pushed, which would make this call look like one inside itself.
         call, phase = self._number(tap, args, kwargs, is_training=is_training)
         frame = _Frame(tap, call, phase, foreign, len(self.gradients.views))
         frames.append(frame)
@@ -265,11 +268,14 @@ class WatchedCalls:
 
     def mark(self, tensor: Tensor, name: str) -> None:
         """Take an intermediate tensor that was marked."""
+        # A mark outside of the model belongs to no call, unless a checkpoint computes a part of it
+        # again.
         if not self.recording or (not self.hooks.running.stack and current_task() == -1):
             return
         tap = self.hooks.mark_tap(name)
         if tap is None or self._is_dormant(tap):
             return
+        # The marked tensor may have written into a view that a module returned before.
         self.gradients.views.repair()
         frame = self._frameless(tap, (tensor,), {})
         self.values.take(tap.state("output", ""), tensor, frame.number, frame.phase, frame.foreign)
@@ -307,6 +313,7 @@ class WatchedCalls:
         Args:
             is_late: it was not, and an optimizer is about to make its step.
         """
+        # An optimizer that is about to step has trained the model, though no call of it was seen.
         self._has_trained |= is_late
         with self._state_lock:
             if not self._is_state_taken:
@@ -376,6 +383,7 @@ class WatchedCalls:
         elif torch.compiler.is_exporting():
             reason = EXPORTED
         else:
+            # A sink runs the model for itself in this thread: that is nobody's training.
             return bool(self.busy) and threading.get_ident() in self.busy
         if is_counted:
             tap.unidentified[reason] += 1

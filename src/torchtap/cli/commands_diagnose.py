@@ -60,14 +60,14 @@ def compare(
 
             for path in (reference, candidate):
                 open_saved(path)  # Says what is near, where there is no such file.
-            found = tt.compare(reference, candidate, map=pairs, tolerance=tolerance)
+            comparison = tt.compare(reference, candidate, map=pairs, tolerance=tolerance)
         else:
-            found = _of_models(reference, candidate, pairs, tolerance, options)
+            comparison = _of_models(reference, candidate, pairs, tolerance, options)
     if as_json:
-        print_json(found.to_dict())
+        print_json(comparison.to_dict())
     else:
-        print_page(found)
-    return 0 if found else 1
+        print_page(comparison)
+    return 0 if comparison else 1
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -118,12 +118,12 @@ def diagnose(path: str, since: int | None, as_json: bool) -> int:
         import torchtap as tt
         from torchtap.cli.parsing import open_saved
 
-        found = tt.diagnose(open_saved(path), since=since)
+        diagnosis = tt.diagnose(open_saved(path), since=since)
     if as_json:
-        print_json(found.as_dict())
+        print_json(diagnosis.as_dict())
     else:
-        print_page(found)
-    return 1 if found.alarms else 0
+        print_page(diagnosis)
+    return 1 if diagnosis.alarms else 0
 
 
 @click.command()
@@ -140,12 +140,12 @@ def replay(case: str, as_json: bool) -> int:
         from torchtap.diagnosis.calls.replay import replayed
 
         with importable_here():
-            found = replayed(case)
+            replayed_call = replayed(case)
     if as_json:
-        print_json(found.to_dict())
+        print_json(replayed_call.to_dict())
     else:
-        print_page(found)
-    return 0 if found else 1
+        print_page(replayed_call)
+    return 0 if replayed_call else 1
 
 
 @click.command()
@@ -160,9 +160,9 @@ def selfcheck(no_compiler: bool, as_json: bool) -> int:
     with Progress("checking"):
         import torchtap as tt
 
-        found = tt.selfcheck(compiler=not no_compiler)
+        checked = tt.selfcheck(compiler=not no_compiler)
     if as_json:
-        print_json(found.to_dict())
+        print_json(checked.to_dict())
     else:
-        print_page(found)
-    return 0 if found else 1
+        print_page(checked)
+    return 0 if checked else 1

@@ -222,20 +222,20 @@ def _said(out: str, size: PlannedSize, num_ranks: int) -> str:
 @json_option
 def summary(model: str, depth: int | None, saved: bool, as_json: bool, **options: Any) -> None:
     """Shapes, parameters, mult-adds and activation bytes of MODEL."""
-    found: Any
+    table: Any
     with Progress("running the model"):
         import torchtap as tt
 
         built, batch = model_and_batch(model, options)
         with explained(model, built, batch, options):
             if saved:
-                found = tt.saved_report(built, *batch.args, depth=depth, **batch.kwargs)
+                table = tt.saved_report(built, *batch.args, depth=depth, **batch.kwargs)
             else:
-                found = tt.summary(built, *batch.args, depth=depth, **batch.kwargs)
+                table = tt.summary(built, *batch.args, depth=depth, **batch.kwargs)
     if as_json:
-        print_json(found.as_dict())
+        print_json(table.as_dict())
         return
-    print_page(found)
+    print_page(table)
 
 
 @click.command()
@@ -269,18 +269,18 @@ def graph(
     if out is not None:
         refuse_target(out, tt.Graph.endings)
     with Progress("following the model"):
-        found = _graph_of(source, options, autograd=autograd)
+        drawn_graph = _graph_of(source, options, autograd=autograd)
         if out is not None:
             with writing(out):
-                found.save(out, depth=depth, theme="dark" if dark else "auto")
+                drawn_graph.save(out, depth=depth, theme="dark" if dark else "auto")
     files = [] if out is None else [out]
     if as_json:
-        print_json({**found.as_dict(), "files": files})
+        print_json({**drawn_graph.as_dict(), "files": files})
     else:
-        print_page(found)
+        print_page(drawn_graph)
         if files:
             print_written(files)
-    return 1 if found.error else 0
+    return 1 if drawn_graph.error else 0
 
 
 def _graph_of(source: str, options: dict[str, Any], *, autograd: bool) -> tt.Graph:

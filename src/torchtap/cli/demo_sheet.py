@@ -73,7 +73,7 @@ def _sheet(demo: Demo, maps: list[tt.Map]) -> Figure:
     return explained_sheet(
         demo.picture,
         caption,
-        [_pane(one, demo.picture) for one in maps],
+        [_pane(map_, demo.picture) for map_ in maps],
         curves,
         title=f"What decided that {demo.model} sees {with_article(demo.guesses[0].name)}",
         clip=_CLIP,

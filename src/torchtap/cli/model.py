@@ -66,13 +66,13 @@ def load_object(target: str, *, what: str) -> Any:
             f"{what} is {target!r}; expected package.module:callable or file.py:callable."
         )
     module = _import_file(Path(home)) if home.endswith(".py") else _import_name(home)
-    found: Any = module
+    value: Any = module
     for part in name.split("."):
-        if not hasattr(found, part):
-            known = [one for one in dir(found) if not one.startswith("_")]
+        if not hasattr(value, part):
+            known = [one for one in dir(value) if not one.startswith("_")]
             raise InputError(f"{home} has no {part!r}{did_you_mean(part, known)}")
-        found = getattr(found, part)
-    return found
+        value = getattr(value, part)
+    return value
 
 
 def parse_args(words: Sequence[str], *, option: str = "--arg") -> dict[str, Any]:

@@ -34,9 +34,9 @@ def built_model(target: str, options: dict[str, Any]) -> nn.Module:
     torch.manual_seed(options["seed"])
     model = load_model(target, args=options["args"])
     if options["weights"] is not None:
-        found = load_weights(model, options["weights"])
-        if found:
-            complain(say_unwrapped(options["weights"], found))
+        loaded = load_weights(model, options["weights"])
+        if loaded:
+            complain(say_unwrapped(options["weights"], loaded))
     return model.train() if options["train"] else model.eval()
 
 

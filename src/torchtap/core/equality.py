@@ -179,7 +179,7 @@ def wide(tensor: Tensor) -> Tensor:
     """Return all numbers in one row, in double precision."""
     dtype = torch.complex128 if tensor.is_complex() else torch.float64
     is_sparse = not tensor.is_nested and tensor.layout is not torch.strided
-    found = parts(tensor.detach().to_dense() if is_sparse else tensor)
-    if not found:
+    strided = parts(tensor.detach().to_dense() if is_sparse else tensor)
+    if not strided:
         return torch.empty(0, dtype=dtype, device="cpu")
-    return torch.cat([part.reshape(-1).to(dtype) for part in found])
+    return torch.cat([part.reshape(-1).to(dtype) for part in strided])

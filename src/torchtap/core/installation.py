@@ -23,11 +23,11 @@ def versions_of(*further: str) -> dict[str, str]:
         >>> list(versions_of())
         ['torchtap', 'torch', 'numpy', 'Python']
     """
-    found = {"torchtap": __version__}
+    by_name = {"torchtap": __version__}
     for name in ("torch", "numpy", *further):
         try:
-            found[name] = metadata.version(name)
+            by_name[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             if name not in further:
-                found[name] = "not installed"
-    return {**found, "Python": platform.python_version()}
+                by_name[name] = "not installed"
+    return {**by_name, "Python": platform.python_version()}

@@ -39,19 +39,19 @@ def noticing_shapes(
             f"{type(model).__name__} takes no {wrong[0]}: {name} runs the model on what it is "
             f"called with{_way_out(name, shape)}"
         )
-    found = _shape_in([*args, *kwargs.values()])
+    shape_given = _shape_in([*args, *kwargs.values()])
     has_tensor = any(True for _ in leaves((tuple(args), dict(kwargs))))
     try:
         yield
     except TorchtapError:
         raise
     except Exception as error:
-        if found is None or has_tensor:
+        if shape_given is None or has_tensor:
             raise
         raise InputError(
-            f"{type(model).__name__} was called with the shape {found} and with no tensor, and "
-            f"raised {type(error).__name__}: {name} runs the model on what it is called "
-            f"with{_way_out(name, found)}"
+            f"{type(model).__name__} was called with the shape {shape_given} and with no tensor, "
+            f"and raised {type(error).__name__}: {name} runs the model on what it is called "
+            f"with{_way_out(name, shape_given)}"
         ) from error
 
 

@@ -34,18 +34,18 @@ class Outcome:
 
     def differences(self, other: Outcome) -> list[str]:
         """Return the names of what is not the same, to the bit, in another run."""
-        found = []
+        differing = []
         for what in ("outputs", "gradients", "parameters", "buffers"):
             one, two = getattr(self, what), getattr(other, what)
             names = [name for name in {**one, **two} if not same(one.get(name), two.get(name))]
-            found += [f"{what}[{name}]" for name in names]
+            differing += [f"{what}[{name}]" for name in names]
         if not same(self.loss, other.loss):
-            found.append("loss")
+            differing.append("loss")
         if not same_states(self.random, other.random):
-            found.append("random state")
+            differing.append("random state")
         if self.modes != other.modes:
-            found.append("modes")
-        return found
+            differing.append("modes")
+        return differing
 
 
 class Trial:
@@ -156,11 +156,11 @@ class Trial:
 
     def _holders(self) -> dict[str, Tensor]:
         """Whatever may receive a ``.grad``: parameters, and arguments that are leaves."""
-        found = dict(self.parameters())
+        holders = dict(self.parameters())
         for leaf, tensor in self.arguments:
             if tensor.is_leaf and tensor.requires_grad:
-                found[f"argument {leaf or '0'}"] = tensor
-        return found
+                holders[f"argument {leaf or '0'}"] = tensor
+        return holders
 
 
 def copy_of(tensor: Tensor) -> Tensor:

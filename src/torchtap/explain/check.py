@@ -173,7 +173,7 @@ class _Checking:
             places = self._places
             base = variable.value
             start, end = (base, places.fill) if name == "deletion" else (places.blur, base)
-            found = curve(
+            deletion = curve(
                 variable,
                 places.ground,
                 places.orders,
@@ -184,9 +184,9 @@ class _Checking:
                 after_each=lambda: self._advance(name),
             )
         usable = places.usable
-        scores = found.scores.where(usable[:, None], torch.nan)
-        control = found.control.where(usable[None, :, None], torch.nan)
-        self._found[name] = replace(found, scores=scores, control=control)
+        scores = deletion.scores.where(usable[:, None], torch.nan)
+        control = deletion.control.where(usable[None, :, None], torch.nan)
+        self._found[name] = replace(deletion, scores=scores, control=control)
 
     def _ordered(self, base: Tensor) -> _Places:
         if self.map.num_stacked:

@@ -68,12 +68,12 @@ def extents_of(modules: Mapping[str, nn.Module], inputs: Mapping[str, Tensor]) -
         modules: of the model.
         inputs: name -> tensor.
     """
-    found: dict[int, Extent] = {}  # A tensor that is given twice is one input.
+    by_size: dict[int, Extent] = {}  # A tensor that is given twice is one input.
     for name, one in inputs.items():
         extent = _extent(modules, name, one)
         if extent is not None:
-            found.setdefault(id(one), extent)
-    extents = list(found.values())
+            by_size.setdefault(id(one), extent)
+    extents = list(by_size.values())
     if len(extents) < 2:
         return extents
     return [one for one in extents if not _is_beside(inputs[one.name])] or extents

@@ -108,13 +108,13 @@ class Target:
         return shares.gather(1, _repeated(self.classes, shares)[:, None])[:, 0]
 
     def _called(self, output: Any) -> Tensor:
-        found = self._given(output)
-        if not isinstance(found, Tensor) or not found.is_floating_point() or found.dim() > 1:
+        given = self._given(output)
+        if not isinstance(given, Tensor) or not given.is_floating_point() or given.dim() > 1:
             raise InputError(
-                f"target {self.text} returned {kind_of(found)}; expected a floating tensor with "
+                f"target {self.text} returned {kind_of(given)}; expected a floating tensor with "
                 f"one number, or with one for each row."
             )
-        scores: Tensor = found.reshape(-1)
+        scores: Tensor = given.reshape(-1)
         return scores
 
     def _weighed(self, logits: Tensor) -> Tensor:

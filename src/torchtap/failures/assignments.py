@@ -66,7 +66,7 @@ def assignments_of(frame: TracebackFrame, name: str) -> list[Assignment]:
         assignments += [one for one in inside if one not in before]  # Of an earlier round.
     # One line stands for all its statements: a, b = f(); a, b = g() is shown once.
     by_line = {one.statement.lineno: one for one in every}
-    lines = sorted({one.statement.lineno for one in assignments})
+    lines = sorted({assignment.statement.lineno for assignment in assignments})
     return [_as_assignment(by_line[line], frame.file) for line in lines]
 
 
@@ -139,13 +139,13 @@ def _statements(node: ast.AST, name: str, blocks: tuple[Block, ...]) -> Iterator
             # A name of an inner function or class is another variable.
             if isinstance(statement, _SCOPES):
                 continue
-            found = _assigned(statement, name)
-            if found is not None:
+            assigned = _assigned(statement, name)
+            if assigned is not None:
                 # The target of a loop has its value within the body alone: a loop of no rounds
                 # assigns nothing.
                 is_loop = isinstance(statement, ast.For | ast.AsyncFor)
                 within = (*inside, (statement, "body")) if is_loop else inside
-                yield _Found(statement, found[0], within)
+                yield _Found(statement, assigned[0], within)
             yield from _statements(statement, name, inside)
 
 

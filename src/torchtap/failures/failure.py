@@ -162,10 +162,12 @@ class Failure:
         """
         tensors = [one for one in chosen or self.tensors if one.value is not MISSING]
         lines = []
-        for one in tensors[:6]:
-            text, name, *_ = self.origin(one)
-            shown = name if name == one.text else f"{one.text} is {name}"
-            lines.append(("operand", ", ".join(filter(None, (shown, shape_text(one.value), text)))))
+        for tensor in tensors[:6]:
+            text, name, *_ = self.origin(tensor)
+            shown = name if name == tensor.text else f"{tensor.text} is {name}"
+            lines.append(
+                ("operand", ", ".join(filter(None, (shown, shape_text(tensor.value), text))))
+            )
         return tuple(lines)
 
     def argument(self, otherwise: str = UNNAMED) -> Operand:

@@ -60,12 +60,12 @@ class GraphCut(NamedTuple):
 
 
 def cuts_in(failure: Failure) -> list[GraphCut]:
-    """The places that cut in the running functions and in forwards, modules' own first.
+    """Return the places that cut in the running functions and in forwards, modules' own first.
 
     Where some are on the way to the tensor, these alone; else what may be.
     """
     cuts = list(_every_cut(failure))
-    chosen = [one for one in cuts if one.is_on_way] or cuts
+    chosen = [cut for cut in cuts if cut.is_on_way] or cuts
     first: dict[str, GraphCut] = {}
     for one in chosen:
         first.setdefault(one.text, one)
@@ -112,7 +112,7 @@ def _way_of(inside: Sequence[ast.AST], last: int) -> set[int]:
 
 
 def _given_to(name: str, inside: Sequence[ast.AST]) -> Iterator[ast.AST]:
-    """The values that a name is given in a function."""
+    """Yield the values that a name is given in a function."""
     for node in inside:
         targets: list[ast.expr] = []
         if isinstance(node, ast.Assign):
@@ -137,17 +137,17 @@ def without_grad(failure: Failure) -> str:
 
 
 def modules_at(failure: Failure, file: str, line: int) -> list[nn.Module]:
-    """The modules whose forward holds a line."""
-    found = []
+    """Return the modules whose forward holds a line."""
+    at_line = []
     for kind, modules in _classes(failure).items():
         where, first, last = _lines_of(kind.forward)
         if where == file and first <= line <= last:
-            found += modules
-    return found
+            at_line += modules
+    return at_line
 
 
 def _classes(failure: Failure) -> dict[type[nn.Module], list[nn.Module]]:
-    """The classes of modules that the program wrote itself, with their modules."""
+    """Return the classes of modules that the program wrote itself, with their modules."""
     by_class: dict[type[nn.Module], list[nn.Module]] = {}
     for _, module in failure.names.modules():
         if not type(module).__module__.startswith("torch."):
@@ -219,7 +219,7 @@ def _way_of_checkpoint(node: ast.AST) -> str:
 
 
 def _way_of_call(node: ast.Call, called: ast.Attribute) -> str:
-    """The way out of a call that cuts the graph; empty if it does not."""
+    """Return the way out of a call that cuts the graph; empty if it does not."""
     name, base = called.attr, called.value
     is_made = isinstance(base, ast.Name) and base.id == "torch" and name in _MAKERS
     if is_made and node.args and not isinstance(node.args[0], ast.Constant | ast.List):

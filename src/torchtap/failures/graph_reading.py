@@ -93,6 +93,7 @@ def _slots_of(kind: type) -> tuple[str, ...]:
 
 
 def _saved(node: Node, name: str, raw: Any) -> Iterator[SavedValue]:
+    # Unpacking would run code of the program.
     if raw.unpack_hook is not None:
         return
     tensor = raw.data
@@ -118,6 +119,7 @@ def parameters_at(node: Node) -> list[Tensor]:
     """The leaves that a node takes, at once or as views."""
     parameters: list[Tensor] = []
     for following, _ in getattr(node, "next_functions", ()):
+        # weight.t(), and a cast by autocast, stand between a node and the parameter.
         while following is not None:
             variable = getattr(following, "variable", None)
             if isinstance(variable, Tensor):
@@ -144,6 +146,8 @@ def module_before(node: Node, names: Names) -> nn.Module | None:
 
 def place_of_node(node: Node, names: Names) -> tuple[str, nn.Module | None]:
     """Return where a node was made, in words, and the module if it is certain."""
+    # A node that takes a parameter is of the module that owns it; for others the nearest such node
+    # on the way to the inputs tells.
     own = module_of(node, names)
     if own is not None:
         return f"{node.name()} of {names.module(own)}", own
@@ -169,6 +173,7 @@ def _following(before: nn.Module, kind: str, names: Names) -> nn.Module | None:
         for child in children[at + 1 :]:
             if type(child).__name__.lower() == wanted:
                 return child
+            # Behind the next module with parameters the node would lead to that one first.
             if any(True for _ in child.parameters()):
                 break
     return None

@@ -22,10 +22,10 @@ def kept_dimension(failure: Failure, operand: Operand, dims: int = 2) -> str:
         operand: whose value lacks a dimension.
         dims: how many dimensions are needed.
     """
-    found = _squeezed(failure, operand)
-    if found is None:
+    squeezed = _squeezed(failure, operand)
+    if squeezed is None:
         return ""
-    frame, base = found
+    frame, base = squeezed
     text = written(base, frame.file)
     sizes = _sizes_before(frame, base, operand)
     ones = [at for at, size in enumerate(sizes) if size == 1]
@@ -58,7 +58,7 @@ def _sizes_before(frame: TracebackFrame, base: ast.expr, operand: Operand) -> Se
     """Return the sizes before squeeze(); none where neither the graph nor a variable tells."""
     node = operand.value.grad_fn if isinstance(operand.value, Tensor) else None
     if type(node).__name__ == "SqueezeBackward0":
-        return [int(one) for one in node._saved_self_sym_sizes]  # type: ignore[union-attr]
+        return [int(size) for size in node._saved_self_sym_sizes]  # type: ignore[union-attr]
     held = frame.value_of(base)
     is_other = isinstance(held, Tensor) and held is not operand.value
     return list(held.shape) if is_other else []

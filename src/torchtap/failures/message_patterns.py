@@ -60,6 +60,7 @@ def recognise(failure: Failure) -> KnownMessage | None:
     is_of_torch = type(failure.error).__module__.startswith("torch.")
     if not (is_of_torch or isinstance(failure.error, _KINDS)) or not failure.frames:
         return None
+    # A worker of a DataLoader hands its exception over as text, behind a head of its own.
     worker = _IN_WORKER.match(failure.text)
     text = failure.text if worker is None else worker["text"]
     for name, pattern in _COMPILED.items():
@@ -90,6 +91,7 @@ def _means_torch(name: str, failure: Failure) -> bool:
     if name == "arguments of forward":  # Of a call by PyTorch: it is what calls forwards.
         return failure.frames[-1].is_torch and failure.frames[-1].module is not None
     if name == "no such attribute":
+        # An attribute that a list lacks is no matter of PyTorch, wherever it was asked for.
         is_of_python = failure.text.partition("' object")[0].strip("'") in _OWN_KINDS
         return is_from_torch(failure) and not is_of_python
     if name == "number without backward":  # No other library's numbers are differentiated so.

@@ -73,7 +73,10 @@ def operands_of(frames: Sequence[TracebackFrame]) -> list[Operand]:
         if frame.is_inner or frame.is_engine or frame.raises_itself:
             continue
         operands = list(_operands(frame))
-        held = (one.value if type(one.value) in (list, tuple) else [one.value] for one in operands)
+        held = (
+            operand.value if type(operand.value) in (list, tuple) else [operand.value]
+            for operand in operands
+        )
         if frame.is_user or any(isinstance(value, Tensor) for values in held for value in values):
             return operands
     return []

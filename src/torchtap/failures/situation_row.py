@@ -46,7 +46,7 @@ class SituationRow:
         details: Callable[[Failure, re.Match[str]], Details] = lambda failure, found: (),
     ) -> None:
         self._what = what
-        self._ways = [("", one) if isinstance(one, str) else one for one in ways]
+        self._ways = [("", way) if isinstance(way, str) else way for way in ways]
         self.when = when
         self._about = about
         self._facts = facts
@@ -95,10 +95,10 @@ def _operands(failure: Failure, about: str) -> tuple[list[Operand], Details]:
         return failure.tensors, failure.details()
     if about == "argument":
         return [failure.argument()], failure.details(failure.argument())
-    found = [failure.operand(name) for name in filter(None, about.split(", "))]
-    known = [one for one in found if one.value is not MISSING]
+    operands = [failure.operand(name) for name in filter(None, about.split(", "))]
+    known = [one for one in operands if one.value is not MISSING]
     # Of a loss whose input and target are not known by these names, all tensors are shown.
-    return found, failure.details(*known) if len(found) > 1 or known else ()
+    return operands, failure.details(*known) if len(operands) > 1 or known else ()
 
 
 class _Words(dict[str, Any]):

@@ -67,11 +67,14 @@ class TracebackFrame:
         self._instruction = at = trace.tb_lasti
         self.is_torch = self.file.startswith(TORCH)
         below = self.file.removeprefix(TORCH) if self.is_torch else ""
+        # Tensor.backward stands in torch/_tensor.py and only hands on to autograd/.
         is_started = self.is_torch and self.code.co_name in ("backward", "__deepcopy__")
         self.is_inner = below.startswith("_") and not below.startswith("_tensor.py")
         self.is_engine = below.startswith("autograd/") or is_started
         self.is_user = not is_of_library(self.file)
         self.is_passed_on = self.code.co_name == "reraise" and self.file.endswith("_utils.py")
+        # The instruction at which the frame stood tells a raise of its own from an exception that
+        # passed by.
         code = self.code.co_code
         self.raises_itself = 0 <= at < len(code) and opcode.opname[code[at]] in _RAISES
 
@@ -106,6 +109,7 @@ class TracebackFrame:
     @cached_property
     def names(self) -> dict[str, Any]:
         """Return the names of the function, and those of the file that the function uses."""
+        # Globals first: a local name hides one of the file.
         known = {
             name: self.frame.f_globals[name]
             for name in self.code.co_names

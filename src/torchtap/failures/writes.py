@@ -55,9 +55,9 @@ def writes_in(file: str) -> Iterator[Write]:
     """Yield all places of a file that look as if they wrote into a tensor."""
     tree = source_tree(file)
     for node in ast.walk(tree) if tree is not None else ():
-        found = _written(node)
-        if found is not None and isinstance(node, ast.stmt | ast.expr):
-            kind, target = found
+        written_to = _written(node)
+        if written_to is not None and isinstance(node, ast.stmt | ast.expr):
+            kind, target = written_to
             yield Write(line_of(node, file), kind, target, file, node.lineno)
 
 

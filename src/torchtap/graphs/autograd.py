@@ -147,14 +147,14 @@ def read_autograd(
         parts: of the models that may have made it.
         inputs: names and tensors that a model was called with.
     """
-    found = AutogradParts()
+    whole = AutogradParts()
     ids: dict[Any, int] = {}
     starts: list[Any] = []
     for name, tensor in tensors:
         root, start = _root(name, tensor, ids, starts)
-        found.roots.append(root)
+        whole.roots.append(root)
         del start
-    nodes, found.edges = _walk(ids, starts)
+    nodes, whole.edges = _walk(ids, starts)
     hooks = _tensor_hooks(ids)
     # Memory counts for the node that was made first, as it was saved first.
     with node_hooks() as show_hooks:
@@ -166,14 +166,14 @@ def read_autograd(
     for place, node in enumerate(nodes):
         facts = read[id(node)]
         facts["hooks"] = (*hooks.get(place, ()), *facts["hooks"])
-        found.nodes.append(Node(id=place, **facts))
-        found.numbers.append(_number(node))
-    types = [node.types for node in found.nodes]
-    found.edges = [
+        whole.nodes.append(Node(id=place, **facts))
+        whole.numbers.append(_number(node))
+    types = [node.types for node in whole.nodes]
+    whole.edges = [
         Edge(edge.source, edge.target, edge.slot, edge.output, _at(types[edge.target], edge.output))
-        for edge in found.edges
+        for edge in whole.edges
     ]
-    return found
+    return whole
 
 
 def _root(name: str, tensor: Tensor, ids: dict[Any, int], starts: list[Any]) -> tuple[Root, Any]:
@@ -439,7 +439,7 @@ def _tensor_hooks(ids: Mapping[Any, int]) -> dict[int, list[Hook]]:
     A node does not show the hooks of its tensors, but the collector knows all tensors, and these
     their nodes.
     """
-    found: dict[int, list[Hook]] = {}
+    by_node: dict[int, list[Hook]] = {}
     with without_torch_function():
         # Hooks on a tensor stand at the tensor and not at its node, and nothing leads from the node
         # back.
@@ -453,10 +453,10 @@ def _tensor_hooks(ids: Mapping[Any, int]) -> dict[int, list[Hook]]:
                 continue
             place = ids.get(tensor.grad_fn)
             if place is not None:
-                mine = found.setdefault(place, [])
+                mine = by_node.setdefault(place, [])
                 mine += [Hook("tensor", _name(hook)) for hook in (hooks or {}).values()]
                 mine += [Hook("retain_grad", "torch.Tensor.retain_grad")] * tensor.retains_grad
-    return found
+    return by_node
 
 
 def _name(hook: Any) -> str:

@@ -117,15 +117,15 @@ def _rows(num: int, edges: Sequence[tuple[int, int]], ranks: Sequence[int]) -> l
     # the square of their number; "down" finds nearly the same at once.
     ranking: Any = "minimize" if len(edges) <= _MANY else "down"
     layouts = from_edges(edges, check_layout=False, ranking_type=ranking) if edges else []
-    found = [(min(n for n, _ in places), dict(places)) for places, *_ in layouts]
-    for component, (_, places) in enumerate(sorted(found, key=lambda one: one[0])):
+    components = [(min(n for n, _ in places), dict(places)) for places, *_ in layouts]
+    for component, (_, places) in enumerate(sorted(components, key=lambda one: one[0])):
         for box, (x, _) in places.items():
             keys[box] = (component, x)  # type: ignore[index]
     rows: list[list[int]] = [[] for _ in range(max(ranks, default=-1) + 1)]
     for box in range(num):
         rows[ranks[box]].append(box)
     for row in rows:
-        row.sort(key=lambda box: keys.get(box, (len(found), float(box))))
+        row.sort(key=lambda box: keys.get(box, (len(components), float(box))))
     return rows
 
 

@@ -193,7 +193,7 @@ class _Wires:
         """Return where each edge of a copy's nodes leads: inside, to the next copy or elsewhere."""
         inside = places[number]
         beside = places[number + step] if 0 <= number + step < len(places) else {}
-        found = []
+        of_children = []
         for node in copies[number]:
             ways = list[_Way]()
             for other in edges.get(node, ()):
@@ -203,8 +203,8 @@ class _Wires:
                     ways.append((_NEXT, beside[other]))
                 else:
                     ways.append((_ELSEWHERE, self._ends.get(other, other)))
-            found.append(ways)
-        return found
+            of_children.append(ways)
+        return of_children
 
 
 _INSIDE, _NEXT, _ELSEWHERE = "inside", "next", "elsewhere"

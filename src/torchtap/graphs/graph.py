@@ -127,7 +127,7 @@ class Graph(Printed):
             InputError: there is none; the message names what is near.
         """
         inside = f"{name}."
-        found = tuple(
+        nodes = tuple(
             node
             for node in self.nodes
             if fnmatchcase(node.name, name)
@@ -136,11 +136,11 @@ class Graph(Printed):
                 for path in (node.path, *node.path.split(AND))
             )
         )
-        if not found:
+        if not nodes:
             known = dict.fromkeys(one for node in self.nodes for one in (node.name, node.path))
             near = did_you_mean(name, [one for one in known if one])
             raise InputError(f"The graph has no node of the name or path {name!r}{near}")
-        return found
+        return nodes
 
     def why_no_grad(self, parameter: str | Tensor) -> str:
         """Return why a backward of this graph gives a parameter no gradient, or that it gives one.
@@ -267,10 +267,10 @@ class Graph(Printed):
         return {
             "kind": self.kind,
             "title": self.title,
-            "nodes": [_plain(one) for one in self.nodes],
-            "edges": [_plain(one) for one in self.edges],
-            "calls": [_plain(one) for one in self.calls],
-            "roots": [_plain(one) for one in self.roots],
+            "nodes": [_plain(node) for node in self.nodes],
+            "edges": [_plain(edge) for edge in self.edges],
+            "calls": [_plain(call) for call in self.calls],
+            "roots": [_plain(root) for root in self.roots],
             "saved_nbytes": self.saved_nbytes,
             "notes": list(self.notes),
             "error": self.error,
@@ -294,7 +294,8 @@ class Graph(Printed):
         if self.kind == AUTOGRAD:
             order = _forward_order(self.nodes, self.edges)
             arrows = [
-                Edge(one.target, one.source, one.output, one.slot, one.type) for one in self.edges
+                Edge(edge.target, edge.source, edge.output, edge.slot, edge.type)
+                for edge in self.edges
             ]
             for number, end in enumerate(self.roots, len(self.nodes)):
                 order.append(Node(number, "output", OUTPUT, end.name, types=(end.type,)))

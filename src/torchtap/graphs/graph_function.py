@@ -103,19 +103,19 @@ def _graph_of_tensors(target: Any, model: Models) -> Graph:
     models = _models(model)
     parts = ModelParts(models)
     with torch.inference_mode(False):
-        found = read_autograd(tensors, parts)
-    _refuse_none(found)
+        read = read_autograd(tensors, parts)
+    _refuse_none(read)
     called = (pair for pair in parts.modules.items() if not is_container(pair[1]))
     types = {path: type(module).__name__ for path, module in called}
-    nodes, calls = by_parameters(found.nodes, found.edges, types)
-    notes = [*_notes(found), *([INFERRED] if calls else [])]
+    nodes, calls = by_parameters(read.nodes, read.edges, types)
+    notes = [*_notes(read), *([INFERRED] if calls else [])]
     return Graph(
         kind=AUTOGRAD,
         title=_title(tensors, models),
         nodes=tuple(nodes),
-        edges=tuple(found.edges),
+        edges=tuple(read.edges),
         calls=tuple(calls),
-        roots=tuple(found.roots),
+        roots=tuple(read.roots),
         notes=tuple(notes),
         cuts=_cuts(models, tensors),
     )
@@ -138,7 +138,7 @@ def _models(model: Models) -> Mapping[str, nn.Module]:
 def _title(tensors: Sequence[tuple[str, Tensor]], models: Mapping[str, nn.Module]) -> str:
     first = kind_of(tensors[0][1])
     what = first if len(tensors) == 1 else f"{len(tensors)} tensors"
-    made = " and ".join(type(one).__name__ for one in models.values())
+    made = " and ".join(type(model).__name__ for model in models.values())
     return f"Autograd graph of {what}" + (f", {made}" if made else "")
 
 
@@ -276,17 +276,17 @@ def _watched_autograd(
             f"{type(model).__name__} returned no tensor, so there is no autograd graph; give "
             f"loss=, a function of what it returns."
         )
-    found = read_autograd(tensors, ModelParts({"": model}), inputs)
-    _refuse_none(found)
-    nodes = by_sequence(found.nodes, found.edges, trace.events, trace.calls)
+    read = read_autograd(tensors, ModelParts({"": model}), inputs)
+    _refuse_none(read)
+    nodes = by_sequence(read.nodes, read.edges, trace.events, trace.calls)
     return Graph(
         kind=AUTOGRAD,
         title=f"Autograd graph of {type(model).__name__}",
         nodes=tuple(nodes),
-        edges=tuple(found.edges),
+        edges=tuple(read.edges),
         calls=tuple(trace.calls),
-        roots=tuple(found.roots),
-        notes=(*_notes(found), *notes, *cuts.notes()),
+        roots=tuple(read.roots),
+        notes=(*_notes(read), *notes, *cuts.notes()),
         cuts=cuts,
     )
 

@@ -102,23 +102,23 @@ def _records(run: RecordedRun) -> list[Record]:
     if not len(run):
         return []
     # They come in the order of their arrival, which is that of the calls.
-    flowing = [one for one in run.records() if one.site.port in ("input", "output")]
+    flowing = [record for record in run.records() if record.site.port in ("input", "output")]
     last = max((one.step for one in flowing), default=0)
     return [one for one in flowing if one.step == last]
 
 
 def _calls(records: Iterable[Record]) -> list[_Seen]:
-    found: dict[tuple[str, int], _Seen] = {}
+    by_call: dict[tuple[str, int], _Seen] = {}
     for place, record in enumerate(records):
         key = record.site.path, record.call
-        if key not in found:
-            found[key] = _Seen(*key, first=place, last=place)
-        one = found[key]
+        if key not in by_call:
+            by_call[key] = _Seen(*key, first=place, last=place)
+        one = by_call[key]
         one.last = place
         (one.inputs if record.site.port == "input" else one.outputs).append(record)
     # Where inputs were not recorded, a call begins before what ran inside of it.
     begun: dict[str, int] = {}
-    every = sorted(found.values(), key=lambda one: one.last)
+    every = sorted(by_call.values(), key=lambda one: one.last)
     for one in every:
         if not one.inputs:
             inside = [
@@ -176,7 +176,7 @@ class _Flow:
 
     def read(self) -> tuple[list[Node], list[Edge], bool]:
         """Nodes, edges, and whether these show the flow of data."""
-        is_flow = any(one.inputs for one in self._leaves)
+        is_flow = any(leaf.inputs for leaf in self._leaves)
         if is_flow and self._outer:
             for place, record in enumerate(self._outer[0].inputs):
                 types = (type_of(record.kept),)
@@ -184,23 +184,23 @@ class _Flow:
                 number = self._add("input", INPUT, name, OUTSIDE, types)
                 self._know(record, number)
         before = OUTSIDE
-        for one in self._leaves:
-            name = _type_name(self._meta, one.path)
-            kind = MODULE if one.path in self._meta.modules else OPERATION
-            sources = self._sources(one, before) if is_flow else []
+        for leaf in self._leaves:
+            name = _type_name(self._meta, leaf.path)
+            kind = MODULE if leaf.path in self._meta.modules else OPERATION
+            sources = self._sources(leaf, before) if is_flow else []
             if not is_flow and before != OUTSIDE:
                 sources = [(before, None)]
-            given = tuple(type_of(record.kept) for record in one.outputs)
-            one.node = self._add(name, kind, one.path, one.id, given)
+            given = tuple(type_of(record.kept) for record in leaf.outputs)
+            leaf.node = self._add(name, kind, leaf.path, leaf.id, given)
             for place, (source, flowing) in enumerate(sources):
-                self._edges.append(Edge(source, one.node, 0, place, flowing))
-            for record in one.outputs:
-                self._know(record, one.node)
-            before = one.node
+                self._edges.append(Edge(source, leaf.node, 0, place, flowing))
+            for record in leaf.outputs:
+                self._know(record, leaf.node)
+            before = leaf.node
         return self._nodes, self._edges, is_flow
 
     def _sources(self, one: _Seen, before: int) -> list[tuple[int, TensorType | None]]:
-        found: list[tuple[int, TensorType | None]] = []
+        sources: list[tuple[int, TensorType | None]] = []
         for record in one.inputs:
             flowing = type_of(record.kept)
             bits = _bits(record)
@@ -210,8 +210,8 @@ class _Flow:
                 self._edges.append(Edge(before, source, 0, 0, None))
                 self._know(record, source)
             if source is not None:
-                found.append((source, flowing))
-        return found
+                sources.append((source, flowing))
+        return sources
 
     def _add(
         self, name: str, kind: str, path: str, call: int, types: tuple[TensorType, ...]

@@ -88,7 +88,7 @@ def is_graph_discarded() -> bool:
     return backward_runner(current_node()) is NON_REENTRANT
 
 
-class Content(NamedTuple):
+class ArgumentSample(NamedTuple):
     """The content of an argument: its place in memory, its shape and a sample of its elements."""
 
     storage: int
@@ -96,11 +96,11 @@ class Content(NamedTuple):
     shape: torch.Size
     sample: Tensor
 
-    def is_in_memory_of(self, other: Content) -> bool:
+    def is_in_memory_of(self, other: ArgumentSample) -> bool:
         """Return whether both are the same elements of one storage."""
         return self[:3] == other[:3]
 
-    def equals(self, other: Content) -> bool:
+    def equals(self, other: ArgumentSample) -> bool:
         """Return whether both have the same elements, as far as is known."""
         mine, others = self.sample, other.sample
         return (
@@ -111,11 +111,11 @@ class Content(NamedTuple):
         )
 
 
-Contents = tuple[Content, ...]
-"""Contents of all arguments of one call; empty if none could be looked at."""
+ArgumentSamples = tuple[ArgumentSample, ...]
+"""Samples of all arguments of one call; empty if one could not be looked at."""
 
 
-def contents(arguments: Sequence[Tensor]) -> Contents:
+def samples_of(arguments: Sequence[Tensor]) -> ArgumentSamples:
     """Look at the arguments of a call; empty if one of them cannot be looked at."""
     if transform_running() is not None or num_dispatch_modes():
         return ()  # What we ask of the tensors would be seen.
@@ -129,7 +129,7 @@ def contents(arguments: Sequence[Tensor]) -> Contents:
         num, stride = min(size, _SAMPLE), max(1, size // _SAMPLE)
         # Evenly spaced, and copied: the caller may overwrite the argument before backward.
         sample = argument.detach().as_strided((num,), (stride,), offset).clone()
-        looked_at.append(Content(storage, offset, shape, sample))
+        looked_at.append(ArgumentSample(storage, offset, shape, sample))
     return tuple(looked_at)
 
 
@@ -150,7 +150,7 @@ class OriginalCall(NamedTuple):
     tap: Any
     call: int
     phase: str
-    contents: Contents
+    samples: ArgumentSamples
     next_node: int
 
 
@@ -288,7 +288,7 @@ class CheckpointCalls:
         self._node_numbers.append(number)
         self._node_positions.append(position)
         if arguments and number != self._first_node:  # Or no node was made, so no function can run.
-            self._calls[position] = self._calls[position]._replace(contents=contents(arguments))
+            self._calls[position] = self._calls[position]._replace(samples=samples_of(arguments))
 
     # ------------------------------------------------------------------ in a checkpoint
 
@@ -338,12 +338,12 @@ class CheckpointCalls:
     def _in_function(self, tap: Any, node: Any, arguments: Sequence[Tensor]) -> int | None:
         position = None if self._has_diverged else self._expected_of_function(node)
         original = None if position is None else self._calls[position]
-        given = contents(arguments) if original is not None and original.tap is tap else ()
-        is_recomputed = original is not None and _are_equal(original.contents, given)
+        given = samples_of(arguments) if original is not None and original.tap is tap else ()
+        is_recomputed = original is not None and _are_equal(original.samples, given)
         if is_recomputed and original is not None and self._last_recomputed < 0:
             # Only at the first call: what follows gets results of the calls before it, in new
             # memory.
-            is_recomputed = _share_memory(original.contents, given)
+            is_recomputed = _share_memory(original.samples, given)
         self._has_diverged = not is_recomputed
         return position if is_recomputed else None
 
@@ -397,14 +397,14 @@ def original_storage(tensor: Tensor) -> int:
     return copied[1]
 
 
-def _are_equal(first: Contents, second: Contents) -> bool:
+def _are_equal(first: ArgumentSamples, second: ArgumentSamples) -> bool:
     pairs = zip(first, second, strict=False)
     return (
         bool(first) and len(first) == len(second) and all(one.equals(other) for one, other in pairs)
     )
 
 
-def _share_memory(first: Contents, second: Contents) -> bool:
+def _share_memory(first: ArgumentSamples, second: ArgumentSamples) -> bool:
     return all(one.is_in_memory_of(other) for one, other in zip(first, second, strict=True))
 
 

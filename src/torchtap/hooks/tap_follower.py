@@ -72,7 +72,7 @@ class TapFollower(CallFollower[OneCall]):
         super().__init__()
         self._steps = StepCounter() if steps is None else steps
         self._make_tap = partial(make_tap, steps=self._steps)
-        self.taps = {one.path: self._make_tap(one.path, one.filters) for one in plan.taps}
+        self.taps = {tap.path: self._make_tap(tap.path, tap.filters) for tap in plan.taps}
         self.root = self.taps.get("") or self._make_tap("", {})
         self.marks: dict[str, Tap | None] = {}
         self.shadowed_marks: set[str] = set()

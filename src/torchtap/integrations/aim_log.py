@@ -63,12 +63,14 @@ class AimLog(StatisticsLog):
         """The run is open."""
 
     def _hand_on_step(self, logged: LoggedStep) -> None:
-        for one in logged.numbers:
-            self._run.track(one.value, one.name, step=logged.step, context=_context(one))
+        for number in logged.numbers:
+            self._run.track(number.value, number.name, step=logged.step, context=_context(number))
         for histogram in logged.histograms:
             ends = float(histogram.edges[0]), float(histogram.edges[-1])
-            found = self._distribution_class(hist=histogram.counts, bin_range=ends)
-            self._run.track(found, "histogram", step=logged.step, context=_context(histogram))
+            distribution = self._distribution_class(hist=histogram.counts, bin_range=ends)
+            self._run.track(
+                distribution, "histogram", step=logged.step, context=_context(histogram)
+            )
 
     def _end(self) -> None:
         """The run is the user's, who closes it."""

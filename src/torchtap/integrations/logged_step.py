@@ -226,7 +226,7 @@ def _histograms_in(run: Run, step: int, sites: set[Site]) -> Iterator[LoggedHist
     for phase, series in phases_of(run.series):
         if step in series.rows:
             histograms = _histograms_of(OneStep(series, step), phase)
-            yield from (one for one in histograms if one.site in sites)
+            yield from (histogram for histogram in histograms if histogram.site in sites)
 
 
 class _Table:

@@ -82,7 +82,8 @@ class MlflowLog(StatisticsLog):
 
         when = round(logged.time * 1000)
         metrics = [
-            Metric(self._key(one.tag), one.value, when, logged.step) for one in logged.numbers
+            Metric(self._key(number.tag), number.value, when, logged.step)
+            for number in logged.numbers
         ]
         for first in range(0, len(metrics), _MOST):
             part = metrics[first : first + _MOST]

@@ -72,10 +72,10 @@ class WandbLog(StatisticsLog):
             self._run.define_metric(f"{name}/*", step_metric=STEP)
 
     def _hand_on_step(self, logged: LoggedStep) -> None:
-        row: dict[str, Any] = {one.tag: one.value for one in logged.numbers}
-        for one in logged.histograms:
-            cells = (one.counts.tolist(), one.edges.tolist())
-            row[one.tag] = self._histogram_class(np_histogram=cells)
+        row: dict[str, Any] = {number.tag: number.value for number in logged.numbers}
+        for histogram in logged.histograms:
+            cells = (histogram.counts.tolist(), histogram.edges.tolist())
+            row[histogram.tag] = self._histogram_class(np_histogram=cells)
         if not row:
             return
         row[STEP] = logged.step

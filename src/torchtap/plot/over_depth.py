@@ -195,8 +195,10 @@ def _kinds(run: Run, rows: dict[tuple[str, str], int], step: int) -> list[_Kind]
     def points(ports: Sequence[str]) -> tuple[_Point, ...]:
         sites = [site for site in run.sites if site.port in ports]
         keys = [(site, _row_of(rows, site)) for site in sites]
-        found = [_point(run, site, row, step) for site, row in keys if row is not None]
-        return tuple(sorted((one for one in found if one is not None), key=lambda one: one.row))
+        all_points = [_point(run, site, row, step) for site, row in keys if row is not None]
+        return tuple(
+            sorted((one for one in all_points if one is not None), key=lambda one: one.row)
+        )
 
     kinds = [
         _Kind("forward", BLUE, "o", points(["output"])),

@@ -124,8 +124,8 @@ def furthest(values: Array, columns: Array) -> Array:
     finite = np.isfinite(values)
     high = np.maximum.reduceat(np.where(finite, values, -np.inf), starts, axis=1)
     low = np.minimum.reduceat(np.where(finite, values, np.inf), starts, axis=1)
-    found = np.where(np.abs(low) > np.abs(high), low, high)
-    return np.where(np.isfinite(found), found, np.nan)
+    farther = np.where(np.abs(low) > np.abs(high), low, high)
+    return np.where(np.isfinite(farther), farther, np.nan)
 
 
 def _colored(found: Readings, scale: Scale, columns: Array) -> Array:

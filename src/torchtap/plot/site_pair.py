@@ -52,14 +52,14 @@ class SitePair(Printed):
             RunError: one of them has no histogram, or nothing finite.
             MissingExtraError: matplotlib is not installed.
         """
-        found = [one.histogram for one in self.stats]
-        for name, one in zip(self.names, found, strict=True):
+        both = [one.histogram for one in self.stats]
+        for name, one in zip(self.names, both, strict=True):
             if one is None or not one.num_counted:
                 raise RunError(
                     f"{name} has no histogram of this step: nothing was finite, or it is kept no "
                     f"longer. Watch with a larger tt.Stats(keep=...)."
                 )
-        histograms = [one for one in found if one is not None]
+        histograms = [one for one in both if one is not None]
         edges = common_edges(histograms)
         figure, axes = canvas(ax, 3.0)
         for one, name, color in zip(histograms, self.names, (BLUE, VERMILION), strict=True):

@@ -116,11 +116,11 @@ def _parts_of(tensor: Tensor) -> dict[str, Tensor]:
 def _notes(run: Run) -> list[dict[str, Any]]:
     """Return the notes on each step."""
     notes = run.source.notes
-    found = []
+    entries = []
     for step, time in zip(*notes.times, strict=True):
         ids, labels = notes.of(step)
-        found.append({"step": step, "time": time, "ids": ids, "labels": labels})
-    return found
+        entries.append({"step": step, "time": time, "ids": ids, "labels": labels})
+    return entries
 
 
 def _write_csv(run: Run, path: Path, where: Where) -> None:

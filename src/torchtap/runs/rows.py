@@ -61,9 +61,9 @@ class SiteRows:
             return value.new_empty((0, *value.shape[1:]), layout=torch.strided)
         stored = getattr(self._records.values, "gather", None)
         if stored is not None:
-            found: Tensor | None = stored(self._places[owners], within)
-            if found is not None:
-                return found
+            gathered: Tensor | None = stored(self._places[owners], within)
+            if gathered is not None:
+                return gathered
         there, which = np.unique(owners, return_inverse=True)
         values = [self._value(owner) for owner in there.tolist()]
         kinds = {(value.dtype, value.shape[1:]) for value in values}

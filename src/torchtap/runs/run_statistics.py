@@ -115,11 +115,11 @@ class RunStatistics:
             there, read = self.over_steps(site, name)
             own = np.array(there, dtype=np.int64)
             values = np.array([as_number(name, value) for value in read], dtype=np.float64)
-        found = np.full(len(steps), math.nan)
+        numbers = np.full(len(steps), math.nan)
         # A thread that measures may have added a step since the run was read.
         known = np.isin(own, steps)
-        found[np.searchsorted(steps, own[known])] = values[known]
-        return found
+        numbers[np.searchsorted(steps, own[known])] = values[known]
+        return numbers
 
     def mean_norm(self, where: Where) -> dict[str, float]:
         """See :meth:`Run.mean_norm <torchtap.runs.run.Run.mean_norm>`."""
@@ -154,15 +154,17 @@ class RunStatistics:
             if steps is None:
                 return read_series.whole(self._series, site)
             return read_series.window(self._series, site, steps)
-        found = self._not_measured(site, self._measured_now(site, kept))
+        measured_now = self._not_measured(site, self._measured_now(site, kept))
         if own:
             measured = (
                 read_series.whole(self._series, site)
                 if steps is None
                 else read_series.window(self._series, site, own)
             )
-            found = read_series.without_ratio(measured.merge(found), site)
-        return replace(found, notes=(*found.notes, *read_series.part_of([*own, *kept], wanted)))
+            measured_now = read_series.without_ratio(measured.merge(measured_now), site)
+        return replace(
+            measured_now, notes=(*measured_now.notes, *read_series.part_of([*own, *kept], wanted))
+        )
 
     def _not_measured(self, site: Site, found: Statistics) -> Statistics:
         """Say of statistics of values that the site was measured in other steps."""

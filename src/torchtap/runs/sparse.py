@@ -77,6 +77,7 @@ def unpacked(raw: Tensor, dtype: str, shape: tuple[int, ...], where: str) -> Ten
     layout = dtype.partition(".")[2]
     try:
         whole: Any = raw.numpy()
+        # safetensors parses Python bytes, and nothing that only shares memory with a map.
         data = whole.tobytes()
         parts, said = load(data), _said(data)
         key = f"{said['dtype']}.{said['layout']}", tuple(json.loads(said["shape"]))
@@ -120,6 +121,7 @@ def _built(
         kind = getattr(torch, layout)
         whole: Tensor = build(*indices, values, shape, layout=kind, check_invariants=True)
         return whole
+    # Indices of a damaged file would be read as addresses by the first kernel.
     built = torch.sparse_coo_tensor(indices[0], values, shape, check_invariants=True)
     if json.loads(said["is_coalesced"]) is not True:
         return built

@@ -80,6 +80,8 @@ def joined_parts(nested: Tensor) -> Tensor:
     if nested.layout is torch.strided:
         has_gaps = not nested.is_contiguous()
     else:
+        # A jagged tensor with lengths has places between its parts that are none of its values
+        # (torch/nested/_internal).
         has_gaps = nested.lengths() is not None  # type: ignore[attr-defined]
     return (nested.contiguous() if has_gaps else nested).values()
 

@@ -83,10 +83,10 @@ class Offload(Closable):
         ):
             budgets = []
         is_over = all(one is None for one in self._capacities) and self._engine.holds_nothing()
-        found = notes_of(
+        notes_found = notes_of(
             report, self._scope, keep_last=self._keep_last, budgets=budgets, is_over=is_over
         )
-        notes = [*report.notes, *found]
+        notes = [*report.notes, *notes_found]
         if self._is_attached and not self._is_open and not self._scope.entered:
             notes.append(never_called(len(self._paths)))
         if self._is_attached or self._was_entered:

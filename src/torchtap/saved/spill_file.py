@@ -101,6 +101,7 @@ class SpillFile:
             self._grow(wanted)
             offset = self._free.take(wanted)
             assert offset is not None
+        # Here, under the lock: a finaliser that drops the extent must find the list.
         self._spare.setdefault(wanted, [])
         return Extent((offset, wanted))
 
@@ -112,6 +113,7 @@ class SpillFile:
                     self._free.give(*extents.pop())
 
     def _grow(self, wanted: int) -> None:
+        # Grown in large pieces: each call of posix_fallocate waits for the file system.
         by = max(wanted, GROWTH)
         try:
             # Allocated now: in a sparse file a full disk shows only at a write, and one extent's
@@ -224,6 +226,8 @@ def is_in_memory(folder: Path) -> bool:
     for line in mounts:
         _, place, found, *_ = line.split(" ")
         place = place.replace("\\040", " ")
+        # The mount point with the longest path is the one that holds the folder; of equals the
+        # later mount covers the earlier.
         if real.is_relative_to(place) and len(place) >= len(best):
             best, kind = place, found
     return kind in _IN_MEMORY

@@ -68,14 +68,14 @@ class OneStep:
         """Return the norm of the parameter that each update is of; NaN of all other sites."""
         norms = np.sqrt(self._all[:, places.SUM_SQUARES])
         norms[self._all[:, places.NUM_TENSORS] == 0] = math.nan
-        found = np.full(len(self.sites), math.nan)
+        by_place = np.full(len(self.sites), math.nan)
         for number, site in enumerate(self.sites):
             param = site.compared_with
             if param is not None and param in self._series:
                 shapes = self._series.of(param).shape, self._series.of(site).shape
                 if None in shapes or shapes[0] == shapes[1]:
-                    found[number] = norms[self._series.known_place(param)]
-        return found
+                    by_place[number] = norms[self._series.known_place(param)]
+        return by_place
 
     @cached_property
     def _ratios(self) -> Column:

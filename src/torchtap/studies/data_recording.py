@@ -318,7 +318,7 @@ def _batches(plan: _Plan, shares: Sequence[tuple[int, range]]) -> Iterator[Any]:
 def _moved(batch: Any, model: nn.Module) -> Any:
     """Return a batch on the device of the model."""
     parameter = next(model.parameters(), None)
-    if parameter is None or all(one.device == parameter.device for one in _tensors(batch)):
+    if parameter is None or all(tensor.device == parameter.device for tensor in _tensors(batch)):
         return batch
     if isinstance(batch, Tensor):
         return batch.to(parameter.device)

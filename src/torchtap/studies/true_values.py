@@ -36,12 +36,12 @@ def accumulated_gradients(trial: Trial) -> Iterator[Accumulated]:
     def note(name: str, param: Tensor) -> None:
         if param.grad is None:  # An optimizer that steps inside the backward used it up.
             return
-        found = accumulated.setdefault(name, [])
+        parts = accumulated.setdefault(name, [])
         number = backwards.number()
         if numbers.get(name) == number:  # A reentrant checkpoint accumulates several times.
-            found.pop()
+            parts.pop()
         numbers[name] = number
-        found.append(copy_of(param.grad))
+        parts.append(copy_of(param.grad))
 
     handles = [
         param.register_post_accumulate_grad_hook(partial(note, name))  # type: ignore[no-untyped-call]
@@ -57,13 +57,13 @@ def accumulated_gradients(trial: Trial) -> Iterator[Accumulated]:
 
 def true_values(trial: Trial, modules: Mapping[str, nn.Module]) -> dict[Place, Tensor]:
     """Return every input and output, cloned by a plain hook at the moment of the call."""
-    found: dict[Place, Tensor] = {}
+    truth: dict[Place, Tensor] = {}
     calls = Calls()
 
     def note(place: tuple[str, str, int], tensors: list[tuple[str, Tensor]]) -> None:
         path, port, call = place
         for leaf, tensor in tensors if call >= 0 else ():
-            found[Site(path, port, leaf), call] = copy_of(tensor)
+            truth[Site(path, port, leaf), call] = copy_of(tensor)
 
     def enter(path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         note((path, "input", calls.enter(path)), argument_leaves(args, kwargs))
@@ -74,7 +74,7 @@ def true_values(trial: Trial, modules: Mapping[str, nn.Module]) -> dict[Place, T
     fused = {path for path in modules if _is_fused(path, trial)}
     with interposed(modules, enter, leave, fused=fused):
         trial.forward()
-    return found
+    return truth
 
 
 def is_in_transform() -> bool:

@@ -56,8 +56,8 @@ class _Chain:
             link: when: with the handing on of this link.
         """
         tasks = set(self._tasks()) - self._before[link]
-        found = [self._gradient(task, link) for task in sorted(tasks)]
-        return [one for one in found if one is not None]
+        by_task = [self._gradient(task, link) for task in sorted(tasks)]
+        return [one for one in by_task if one is not None]
 
     def _gradient(self, task: int, link: int) -> Tensor | None:
         if task not in self.whole:  # It ended at what was handed on, as autograd.grad may.

@@ -193,8 +193,8 @@ def _unsteady(trial: Trial) -> list[str]:
     Were they compared with the first one, a trace that watching left would be taken for chance.
     """
     first = trial.run()
-    found = [name for _ in range(_DOUBTS) for name in first.differences(trial.run())]
-    return list(dict.fromkeys(found))
+    unsteady = [name for _ in range(_DOUBTS) for name in first.differences(trial.run())]
+    return list(dict.fromkeys(unsteady))
 
 
 def _watched(

@@ -122,9 +122,9 @@ class Features(nn.Module):
         extractor = Extractor(plan, self._call, may_stop=self._may_stop)
         with uncompiled():  # Compiled code would ignore hooks.
             extractor.run(self.model, modules, args, kwargs)
-        found = {str(site): extractor.found[site] for site in _in_order(plan, extractor)}
+        by_site = {str(site): extractor.found[site] for site in _in_order(plan, extractor)}
         self._check(plan, extractor)
-        return SiteDict(found)
+        return SiteDict(by_site)
 
     def train(self, mode: bool = True) -> Features:
         """Set the mode as ``nn.Module.train`` does; a frozen model stays in eval mode."""

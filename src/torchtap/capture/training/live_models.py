@@ -46,10 +46,10 @@ class ModelSearch:
             params: their ids.
         """
         began = time.perf_counter()
-        found = _models_holding(params)
-        if not found:
+        models = _models_holding(params)
+        if not models:
             self.seconds_in_vain += time.perf_counter() - began
-        return found
+        return models
 
 
 def _models_holding(params: Collection[int]) -> list[nn.Module]:

@@ -66,4 +66,4 @@ class ModelSteps:
         own = {
             id(shards.get(id(one), one)) for one in (() if model is None else model.parameters())
         }
-        return any(id(one) in own for one in params)
+        return any(id(param) in own for param in params)

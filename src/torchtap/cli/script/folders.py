@@ -88,12 +88,12 @@ class ScriptFolders:
         path, name = self._settings.path, model.variable or model.kind
         if len(self._known) == 1:
             return path
-        taken = {one.path for one in self._folders.values()}
-        found, number = path.with_name(f"{path.name}.{name}"), 0
-        while found in taken:
+        taken = {folder.path for folder in self._folders.values()}
+        free_path, number = path.with_name(f"{path.name}.{name}"), 0
+        while free_path in taken:
             number += 1
-            found = path.with_name(f"{path.name}.{name}{number}")
-        return found
+            free_path = path.with_name(f"{path.name}.{name}{number}")
+        return free_path
 
     # ------------------------------------------------------------------ as the files are
 

@@ -32,8 +32,8 @@ class Guarding:
     @property
     def origin(self) -> tt.Origin | None:
         """Return what was found first."""
-        found = (guard.origin for _, guard in self._guards.values())
-        return next((one for one in found if one is not None), None)
+        origins = (guard.origin for _, guard in self._guards.values())
+        return next((one for one in origins if one is not None), None)
 
     def close(self) -> None:
         """Take the guards off."""

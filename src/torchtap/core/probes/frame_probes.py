@@ -24,9 +24,9 @@ def _on_stack(ask: Callable[[FrameType], Any]) -> Any:
     """Return a function's answer for the innermost frame for which it has one."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        found = ask(frame)
-        if found is not None:
-            return found
+        answer = ask(frame)
+        if answer is not None:
+            return answer
         frame = frame.f_back
     return None
 

@@ -136,5 +136,5 @@ PROBES: Mapping[str, Probe] = MappingProxyType(
 
 def troubles() -> dict[str, str]:
     """Private names that cannot be relied on here -> why; empty where all can."""
-    found = {one.name: trouble_with(one) for one in NAMES.values()}
-    return {name: why for name, why in found.items() if why}
+    by_name = {one.name: trouble_with(one) for one in NAMES.values()}
+    return {name: why for name, why in by_name.items() if why}

@@ -105,7 +105,7 @@ def audit(
     refuse_sharded(model)
     if isinstance(dtypes, str | torch.dtype):
         dtypes = (dtypes,)
-    casts = {_name_of(one): _dtype_of(one) for one in dtypes}
+    casts = {_name_of(dtype): _dtype_of(dtype) for dtype in dtypes}
     modules, _ = modules_of(model)
     called = {
         path: module
@@ -124,7 +124,7 @@ def audit(
     ranked = sorted(rows, key=_rank)
     silent = [path for path in called if path not in capture.num_calls]
     notes = [f"never called: {', '.join(one or '.' for one in silent)}"] if silent else []
-    if any(one in _EIGHT_BITS for one in casts.values()):
+    if any(cast in _EIGHT_BITS for cast in casts.values()):
         notes.append("8-bit dtypes round the values of inputs and weights, not the arithmetic")
     return Table(tuple(ranked), columns, notes=tuple(notes))
 
@@ -143,13 +143,13 @@ def _name_of(dtype: DType) -> str:
 
 
 def _dtype_of(dtype: DType) -> torch.dtype:
-    found = _DTYPES.get(dtype) if isinstance(dtype, str) else dtype
-    if found is None:
-        found = getattr(torch, str(dtype).removeprefix("torch."), None)
-    if not isinstance(found, torch.dtype) or not found.is_floating_point:
+    torch_dtype = _DTYPES.get(dtype) if isinstance(dtype, str) else dtype
+    if torch_dtype is None:
+        torch_dtype = getattr(torch, str(dtype).removeprefix("torch."), None)
+    if not isinstance(torch_dtype, torch.dtype) or not torch_dtype.is_floating_point:
         known = "bfloat16, float16, float8_e4m3fn (fp8) or float8_e5m2"
         raise InputError(f"dtypes has {dtype!r}; expected a floating dtype, such as {known}.")
-    return found
+    return torch_dtype
 
 
 def _rows(
@@ -158,21 +158,21 @@ def _rows(
     worst: dict[str, _Measured] = {}
     for (path, _), captured in capture.calls.items():
         if captured.has_returned:
-            found = _measured(modules[path], captured, casts)
+            measured = _measured(modules[path], captured, casts)
             known = worst.get(path)
-            if known is None or not found.error <= known.error:  # Also where that one is NaN.
-                worst[path] = found if known is None or not math.isnan(found.error) else known
+            if known is None or not measured.error <= known.error:  # Also where that one is NaN.
+                worst[path] = measured if known is None or not math.isnan(measured.error) else known
     return [
         Cells(
             {
                 "module": path or ".",
                 "type": type(modules[path]).__name__,
-                "error": found.error,
-                **found.others,
-                "why": _inside(path, worst) or str(found.verdict),
+                "error": measured.error,
+                **measured.others,
+                "why": _inside(path, worst) or str(measured.verdict),
             }
         )
-        for path, found in worst.items()
+        for path, measured in worst.items()
     ]
 
 

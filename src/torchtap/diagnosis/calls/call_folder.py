@@ -61,7 +61,7 @@ def written(call: Call) -> tuple[str, dict[str, Tensor]]:
     flat.note(_every_tensor(call))
     nodes = Nodes(flat, WRITERS)
     where = call.path or "."
-    found: dict[str, Any] = {
+    body: dict[str, Any] = {
         "format": FORMAT,
         "path": call.path,
         "call": call.call,
@@ -71,9 +71,9 @@ def written(call: Call) -> tuple[str, dict[str, Tensor]]:
         "around": nodes.write(call.around, "around"),
     }
     for name in _RESULT:
-        found[name] = nodes.write(getattr(call.result, name), name)
-    found["notes"] = ["tuple", [*call.notes, *nodes.notes]]
-    return as_json(found), flat.tensors()
+        body[name] = nodes.write(getattr(call.result, name), name)
+    body["notes"] = ["tuple", [*call.notes, *nodes.notes]]
+    return as_json(body), flat.tensors()
 
 
 def _every_tensor(call: Call) -> Iterator[Tensor]:

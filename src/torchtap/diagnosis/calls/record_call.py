@@ -122,8 +122,8 @@ def refuse_sharded(model: nn.Module) -> None:
     Raises:
         CaptureError: they are.
     """
-    sharded = any("FullyShardedDataParallel" in type_names(one) for one in model.modules())
-    if sharded or any(is_distributed(one) for one in model.parameters()):
+    sharded = any("FullyShardedDataParallel" in type_names(module) for module in model.modules())
+    if sharded or any(is_distributed(parameter) for parameter in model.parameters()):
         raise CaptureError(
             f"{type(model).__name__} is sharded over ranks, and a rank alone has a part of its "
             f"weights. Take a copy that is not sharded."

@@ -194,14 +194,14 @@ def alike(one: Call, two: Call, likeness: Callable[[str, str], float]) -> float:
         return 0.0
     mine, other = one.traits, two.traits
     if mine.norms and mine.norms == other.norms:
-        found = _SAME_PARAMETERS
+        likeness_of_both = _SAME_PARAMETERS
     elif mine.sizes == other.sizes:
-        found = _SAME_SIZES if mine.sizes else _NO_PARAMETERS
+        likeness_of_both = _SAME_SIZES if mine.sizes else _NO_PARAMETERS
     elif one.is_leaf or sum(mine.sizes) != sum(other.sizes):
         return 0.0
     else:  # The parts of one weight may be weights of their own.
-        found = _NO_PARAMETERS
+        likeness_of_both = _NO_PARAMETERS
     if not one.sizes or sorted(one.sizes)[-1:] != sorted(two.sizes)[-1:]:
         return 0.0
-    found += _SAME_OUTPUT + _SAME_TYPE * (mine.type == other.type)
-    return found + likeness(one.path, two.path)
+    likeness_of_both += _SAME_OUTPUT + _SAME_TYPE * (mine.type == other.type)
+    return likeness_of_both + likeness(one.path, two.path)

@@ -154,8 +154,8 @@ def live_side(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -
 
 
 def _own_dtype(model: nn.Module) -> torch.dtype | None:
-    found = {one.dtype for one in model.parameters() if one.is_floating_point()}
-    return found.pop() if len(found) == 1 else None
+    dtypes = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
+    return dtypes.pop() if len(dtypes) == 1 else None
 
 
 def _floating(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[tuple[str, Tensor]]:

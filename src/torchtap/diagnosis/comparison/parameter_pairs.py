@@ -168,21 +168,23 @@ def _groups(known: Mapping[str, Tensor], numel: int) -> Iterator[tuple[str, ...]
 def _split(value: Tensor, parts: list[Tensor]) -> list[tuple[Tensor, ...]]:
     """Cut a value into parts: along dim 0, or transposed along dim 1."""
     ways = [value, value.t()] if value.dim() == 2 else [value]
-    found: list[list[Tensor]] = []
+    per_part: list[list[Tensor]] = []
     for way in ways:
         sizes = [part.shape[0] for part in parts]
         if sum(sizes) == way.shape[0] and all(p.shape[1:] == way.shape[1:] for p in parts):
-            found.append(list(torch.split(way, sizes)))
-    return [tuple(way[place] for way in found) for place in range(len(parts))] if found else []
+            per_part.append(list(torch.split(way, sizes)))
+    return (
+        [tuple(way[place] for way in per_part) for place in range(len(parts))] if per_part else []
+    )
 
 
 def _together(parts: list[Tensor], own: Tensor) -> tuple[Tensor, ...]:
     ways = [parts, [part.t() for part in parts]] if parts[0].dim() == 2 else [parts]
-    found: list[Tensor] = []
+    joined: list[Tensor] = []
     for way in ways:
         if all(part.shape[1:] == way[0].shape[1:] for part in way):
             whole = torch.cat(way)
-            found += _as(whole, own)[:1]
+            joined += _as(whole, own)[:1]
             if whole.dim() == 2 and whole.t().shape == own.shape:
-                found.append(whole.t())
-    return tuple(found)
+                joined.append(whole.t())
+    return tuple(joined)

@@ -51,14 +51,14 @@ def traits_of(
     for param in held:
         if id(param) not in known and has_memory(param):
             known[id(param)] = _norms(local(param.detach())[0])
-    found = [local(param.detach())[0] for param in held]
+    own_params = [local(param.detach())[0] for param in held]
     are_known = all(id(param) in known for param in held)
     return Traits(
         type_name,
-        tuple(sorted(param.numel() for param in found)),
+        tuple(sorted(param.numel() for param in own_params)),
         tuple(sorted(known[id(param)] for param in held)) if are_known else None,
-        max((num_terms(tuple(param.shape)) for param in found), default=0),
-        tuple({str(param.dtype).removeprefix("torch."): None for param in found}),
+        max((num_terms(tuple(param.shape)) for param in own_params), default=0),
+        tuple({str(param.dtype).removeprefix("torch."): None for param in own_params}),
     )
 
 

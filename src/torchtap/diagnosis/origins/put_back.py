@@ -120,9 +120,9 @@ class PutBack:
 
     def __init__(self, model: nn.Module, *held: Any) -> None:
         self.memory = Memory()
-        found = [one for one in gc.get_objects() if issubclass(type(one), _HELD)]
-        optimizers = [one for one in found if isinstance(one, Optimizer)]
-        self.scalers = [one for one in found if isinstance(one, GradScaler)]
+        held_objects = [one for one in gc.get_objects() if issubclass(type(one), _HELD)]
+        optimizers = [one for one in held_objects if isinstance(one, Optimizer)]
+        self.scalers = [one for one in held_objects if isinstance(one, GradScaler)]
         groups = (
             group for optimizer in optimizers for group in getattr(optimizer, "param_groups", ())
         )
@@ -133,7 +133,7 @@ class PutBack:
             *_gradients(self.params),
             *map(_module, modules),
             *map(_optimizer, optimizers),
-            *(_attributes(one) for one in found if not isinstance(one, Optimizer)),
+            *(_attributes(one) for one in held_objects if not isinstance(one, Optimizer)),
         ]
         self._random = RandomState(modules, *held)
         self._grad = torch.is_grad_enabled()

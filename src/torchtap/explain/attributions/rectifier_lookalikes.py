@@ -136,16 +136,16 @@ def _why_mask(node: Any, name: str, operands: list[int], operations: Operations)
     key = operations.key(node)
     if key is None or len(operands) > 1:
         return why
-    found = operations.found[key]
-    if found.output is None or found.input is None:
+    operation = operations.found[key]
+    if operation.output is None or operation.input is None:
         return why
-    passes = passes.expand_as(found.output)
-    passed, blocked = found.output[passes], found.output[:0]
+    passes = passes.expand_as(operation.output)
+    passed, blocked = operation.output[passes], operation.output[:0]
     # Of a product by a mask the input tells the signs: the output of what is blocked is zero.
     if name == "mul" and operands == [0]:
-        passed = found.input.expand_as(passes)[passes]
+        passed = operation.input.expand_as(passes)[passes]
     if name != "where" and operands == [0]:
-        blocked = found.input.expand_as(passes)[~passes]
+        blocked = operation.input.expand_as(passes)[~passes]
     return why if _parts_by_sign(passed, blocked) else ""
 
 

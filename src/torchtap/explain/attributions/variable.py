@@ -222,14 +222,14 @@ class Variable:
         others = _others(self.value)[: times - 1]
         own, times = self.base_scores, len(others) + 1
         try:
-            found = self.scores(torch.cat([*others, self.value]), times)
+            repeated = self.scores(torch.cat([*others, self.value]), times)
         except REJECTIONS as error:
             line = str(error).strip().split("\n")[0]
             return f"a forward of {_times(times)} the rows raised {type(error).__name__} ({line})"
-        if len(found) != times * len(own):
-            scores = plural(len(found), "score")
+        if len(repeated) != times * len(own):
+            scores = plural(len(repeated), "score")
             return f"{_times(times)} the rows gave {scores}, and once {len(own)}"
-        *changed, last = found.view(times, -1)
+        *changed, last = repeated.view(times, -1)
         if all(are_same(last, own, one) for one in changed):
             return ""
         return "the model mixes the rows of a batch"

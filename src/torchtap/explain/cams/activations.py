@@ -43,7 +43,7 @@ def values_at(
     with SiteProbe(subject.modules, plan, notes, reads=True, may_fuse=True):
         scores = subject.scores(target, floating_leaves(subject)).detach()
     activations = [notes.main(site, call) for site in sites]
-    chosen = [notes.activation(one) for one in activations if one is not None]
+    chosen = [notes.activation(activation) for activation in activations if activation is not None]
     if len(chosen) < len(sites):
         raise why_no_value(subject, target, sites, call, notes)
     return chosen, scores

@@ -178,12 +178,12 @@ class Survey:
 
     def names(self) -> str:
         """Return the layers that give a map, as the end of a message."""
-        found = {one.site.path: kind_of(one.alias) for one in self.returned if self.layout(one)}
-        if not found:
+        kinds = {one.site.path: kind_of(one.alias) for one in self.returned if self.layout(one)}
+        if not kinds:
             return "No layer of this model gives one; layout= and grid= say what cannot be told."
-        last = list(found.items())[-_MOST_NAMES:]
+        last = list(kinds.items())[-_MOST_NAMES:]
         shown = ", ".join(f"{path!r} ({kind})" for path, kind in reversed(last))
-        more = f", and {len(found) - len(last)} before" if len(found) > len(last) else ""
+        more = f", and {len(kinds) - len(last)} before" if len(kinds) > len(last) else ""
         return f"Layers that give one, from the last: {shown}{more}."
 
     def fitting(self) -> Iterator[Noted]:

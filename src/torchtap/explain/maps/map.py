@@ -380,8 +380,8 @@ class Map(MapValues, Printed):
         if len(given) != len(self):
             raise InputError(f"There are {len(given)} pictures for a map of {len(self)} rows.")
         pixels = [pixels_of(one, mean=mean, std=std) for one in given[:rows]]
-        for one in pixels:
-            self._refuse_other_proportions(one.shape[:2])
+        for pixel in pixels:
+            self._refuse_other_proportions(pixel.shape[:2])
         return pixels
 
     def _refuse_other_proportions(self, sides: tuple[int, ...]) -> None:

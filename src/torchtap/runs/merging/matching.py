@@ -116,14 +116,14 @@ def match(sources: Mapping[int, Contents], steps: Sequence[int]) -> Matched:
         return Matched(list(sources), held, sites, phases, columns[0], orders)
     every = np.unique(np.concatenate(codes))
     orders = np.full((len(codes), len(every)), -1, dtype=np.int64)
-    found = {name: np.zeros(len(every), dtype=np.int64) for name in _NAMES}
+    merged_columns = {name: np.zeros(len(every), dtype=np.int64) for name in _NAMES}
     for number, (code, own) in enumerate(zip(codes, columns, strict=True)):
         # Each code is there, so this is its place.
         keys = np.searchsorted(every, code)
         orders[number, keys] = np.arange(len(code))
         for name in _NAMES:
-            found[name][keys] = own[name]
-    return Matched(list(sources), held, sites, phases, found, orders)
+            merged_columns[name][keys] = own[name]
+    return Matched(list(sources), held, sites, phases, merged_columns, orders)
 
 
 def _sites_of(one: RankRecords) -> list[Site]:

@@ -270,16 +270,16 @@ class RecordMerge:
         """Return ``int64[ranks, steps * phases]``: how many calls of a module each rank has."""
         if path not in self._num_calls:
             num = len(self._steps) * len(self._matched.phases)
-            found = np.zeros((len(self._matched.ranks), num), dtype=np.int64)
+            num_calls = np.zeros((len(self._matched.ranks), num), dtype=np.int64)
             for number in self._flow_sites.get(path, ()):
                 keys = self._keys[number]
                 calls, flat = self._matched.columns["call"][keys] + 1, self._moments(keys)
                 orders = self._matched.orders[:, keys]
-                for row, own in zip(found, orders, strict=True):
+                for row, own in zip(num_calls, orders, strict=True):
                     is_there = own >= 0
                     # Call numbers count from 0, so the largest and one more is how many there were.
                     np.maximum.at(row, flat[is_there], calls[is_there])
-            self._num_calls[path] = found
+            self._num_calls[path] = num_calls
         return self._num_calls[path]
 
     @cached_property

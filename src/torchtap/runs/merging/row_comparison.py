@@ -60,11 +60,11 @@ def aligned(series: Series, steps: Sequence[int]) -> Rows:
     """Return rows of some steps, ``float64[steps, sites, 16]``; blank where the series has none."""
     own, rows = series.rows.as_array()
     places = {step: number for number, step in enumerate(own)}
-    found: Rows = blank_rows(len(steps), len(series.measured))
+    all_rows: Rows = blank_rows(len(steps), len(series.measured))
     for number, step in enumerate(steps):
         if step in places:
-            found[number] = rows[places[step]]
-    return found
+            all_rows[number] = rows[places[step]]
+    return all_rows
 
 
 def told_by_values(rule: MergeRule, rows: Mapping[int, Rows]) -> MergeRule:

@@ -232,17 +232,17 @@ class SeriesMerge:
         num_dims = None if shape is None else len(shape)
         merge = StateMerge(one.site, one.rule, num_dims, self._merged.statistics)
         kept = [step for step in steps if step in self._kept]
-        found: dict[int, States | None] = {}
+        by_step: dict[int, States | None] = {}
         for step in kept:
             held = self._of_ranks(one, lambda series, at: series.states_at(step, at))  # noqa: B023
-            found[step] = merge.of_step(held)
-        per_step = [states for states in found.values() if states is not None]
+            by_step[step] = merge.of_step(held)
+        per_step = [states for states in by_step.values() if states is not None]
         totals = None
         if is_whole:
             totals = self._of_ranks(one, lambda series, at: series.states_at(ALL_STEPS, at))
-        found[ALL_STEPS] = merge.of_all(per_step if kept == steps else None, totals)
+        by_step[ALL_STEPS] = merge.of_all(per_step if kept == steps else None, totals)
         self._states |= {
-            (step, place): states for step, states in found.items() if states is not None
+            (step, place): states for step, states in by_step.items() if states is not None
         }
         for name, why in merge.missing.items():
             self._problems.refuse(one.site, f"of {name!r}, {why.rstrip('.')}")

@@ -91,8 +91,8 @@ def _series(
     tensors: Tensors, body: dict[str, Any] | None, prefix: str, own: Sequence[Statistic]
 ) -> Series:
     """Return one of the series of a file, whose tensors have names that begin with ``prefix``."""
-    found = (name for name in tensors.names() if name.startswith(f"{prefix}."))
-    names = renamed({name: name for name in found}, prefix, PREFIX)
+    own_names = (name for name in tensors.names() if name.startswith(f"{prefix}."))
+    names = renamed({name: name for name in own_names}, prefix, PREFIX)
     small = {to: tensors.get(name) for to, name in names.items() if is_small(to)}
     return unpack(small, body, lambda name, start, end: tensors.part(names[name], start, end), own)
 

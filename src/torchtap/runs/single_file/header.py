@@ -278,9 +278,11 @@ def _read(file: Path, stream: Any) -> Header:
     text = metadata.get("torchtap")
     if text in ("lane", "index"):
         raise _part_of_folder(file, text)
+    # seek() returns the place, which at the end is the size of the file.
     tensors = _tensors(header, 8 + length, stream.seek(0, 2))
     if text is None:
         raise _of_others(file, sorted(tensors))
+    # Files of the first versions have none.
     table = tensors.pop(CHECKSUMS, None)
     if table is None:
         return Header(file, text, tensors, None, "")
@@ -288,6 +290,7 @@ def _read(file: Path, stream: Any) -> Header:
     data = stream.read(table.nbytes)
     numbers = struct.unpack(f"<{len(data) // 4}I", data[: len(data) // 4 * 4])
     in_order = sorted(tensors, key=lambda name: (tensors[name].start, tensors[name].nbytes))
+    # The last number is the checksum of the others: only then is it worth comparing with them.
     if len(numbers) != len(tensors) + 2 or crc32(data[:-4]) != numbers[-1]:
         problem = f"its checksums, the tensor {CHECKSUMS!r}, are damaged themselves"
         return Header(file, text, tensors, {}, problem)
@@ -309,6 +312,7 @@ def _tensors(header: Mapping[str, Any], start: int, end: int) -> dict[str, FlatT
             raise ValueError(f"{name!r} is {code}{list(shape)} and has {last - first:,} bytes")
         tensors[name] = FlatTensor(str(code), shape, start + first, last - first)
     there = start
+    # By size too: an empty tensor begins where the next one does.
     for one in sorted(tensors.values(), key=lambda one: (one.start, one.nbytes)):
         if one.start != there:
             raise ValueError("its tensors overlap, or leave a hole")
@@ -319,6 +323,7 @@ def _tensors(header: Mapping[str, Any], start: int, end: int) -> dict[str, FlatT
 
 
 def _whole(number: Any) -> int:
+    # True is an int to isinstance(), and sums of two such numbers must fit into 64 bits.
     if type(number) is not int or abs(number) >= 1 << 62:
         raise TypeError(f"{number!r} is no whole number that can be meant")
     return number

@@ -142,8 +142,8 @@ def _node(one: Statistic, state: Any, writer: Writer) -> Node:
 
 def _flat(one: Description, writer: Writer) -> dict[str, Any]:
     arguments = [writer.node(each) for each in one.arguments]
-    found: dict[str, Any] = {"kind": one.kind, "arguments": arguments}
-    return {**found, "packed_by": one.packed_by} if one.packed_by else found
+    as_json: dict[str, Any] = {"kind": one.kind, "arguments": arguments}
+    return {**as_json, "packed_by": one.packed_by} if one.packed_by else as_json
 
 
 def _states_of(

@@ -55,7 +55,9 @@ def open_folder(
 def _files_in(path: Path) -> str:
     """The end of a sentence: runs in files that may have been meant."""
     names = sorted(one.name for one in path.glob("*.safetensors") if one.is_file())[:3]
-    return f"; did you mean {', '.join(repr(str(path / one)) for one in names)}?" if names else "."
+    return (
+        f"; did you mean {', '.join(repr(str(path / name)) for name in names)}?" if names else "."
+    )
 
 
 class FolderSource:

@@ -106,8 +106,8 @@ class SmallWriter:
         self._expected = []
         whole = self.stream.write()
         for place, nbytes, first, last in expected:
-            found = whole[place - start :][:nbytes]
-            if (bytes(found[:_LOOKED_AT]), bytes(found[-_LOOKED_AT:])) != (first, last):
+            written = whole[place - start :][:nbytes]
+            if (bytes(written[:_LOOKED_AT]), bytes(written[-_LOOKED_AT:])) != (first, last):
                 raise RunError(f"pyarrow {pa.__version__} writes batches in another layout.")
 
     def forget(self) -> None:

@@ -211,7 +211,9 @@ def _chosen(series: Series, columns: Sequence[str] | None, sort: str | None) -> 
     key = None if sort is None else sort.removeprefix("-")
     if key is not None and key not in (*names, "site"):
         names.insert(0, key)
-    _refuse_unknown([*NAMES, *ROW_COLUMNS, *(one.name for one in series.statistics)], names)
+    _refuse_unknown(
+        [*NAMES, *ROW_COLUMNS, *(statistic.name for statistic in series.statistics)], names
+    )
     return tuple(names)
 
 
@@ -289,7 +291,8 @@ def _measured_row(
         steps=len(steps),
         shape=stats.shape,
         dtype=stats.dtype,
-        nbytes=int(columns.of(site, "nbytes")[is_own].sum()) + sum(one.nbytes for one in others),
+        nbytes=int(columns.of(site, "nbytes")[is_own].sum())
+        + sum(other.nbytes for other in others),
         stats=stats,
         step=None if is_merged else steps[-1],
     )

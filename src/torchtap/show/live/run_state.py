@@ -80,14 +80,14 @@ def state_of(path: Path, *, times: Sequence[float] = (), now: float | None = Non
         path.stat()
         return RunState(DONE, "a file is written when all is over")
     ranks = {0: path} if is_attempt(path) or attempts_in(path) else ranks_in(path)
-    found = {}
+    by_rank = {}
     for rank, folder in ranks.items():
         attempts = {0: folder} if is_attempt(folder) else attempts_in(folder)
         if attempts:
-            found[rank] = state_of_attempt(attempts[max(attempts)], times=times, now=now)
-    if not found:
+            by_rank[rank] = state_of_attempt(attempts[max(attempts)], times=times, now=now)
+    if not by_rank:
         return RunState(LIVE, "no process has begun to write")
-    return _of_ranks(found)
+    return _of_ranks(by_rank)
 
 
 def state_of_attempt(folder: Path, *, times: Sequence[float] = (), now: float) -> RunState:

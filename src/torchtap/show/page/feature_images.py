@@ -48,7 +48,7 @@ def feature_images(run: Run, nbytes: int = BYTES) -> tuple[list[dict[str, Any]],
     side = max(_SMALLEST, min(_LARGEST, side))
     every = (_image(run, record, layout, side) for record, layout in records)
     images = [one for one in every if one is not None]
-    if any(one["reduced"] for one in images):
+    if any(image["reduced"] for image in images):
         notes.append(f"Maps of more than {side} x {side} are reduced by the mean of each part.")
     return images, notes
 
@@ -59,15 +59,15 @@ def _records(run: Run) -> Iterator[tuple[Record, Any]]:
         if record.site.port in ("output", "grad_output") and not record.overwritten:
             last[record.site] = record
     for site in run.sites:
-        found = last.get(site)
-        if found is None or found.kept.dim() < 3:
+        last_record = last.get(site)
+        if last_record is None or last_record.kept.dim() < 3:
             continue
         try:
-            layout = layout_of(run, found)
+            layout = layout_of(run, last_record)
         except InputError:
             continue  # Of words, or of a layout that cannot be known: no picture.
         if layout not in _LINES:
-            yield found, layout
+            yield last_record, layout
 
 
 def _image(run: Run, record: Record, layout: Any, side: int) -> dict[str, Any] | None:

@@ -54,7 +54,7 @@ def find(measured: MeasuredRun) -> list[Highlight]:
         *_without_gradient(measured),
         *_constant(measured),
     ]
-    if not any(one.tone == "bad" for one in highlights) and measured.sites:
+    if not any(highlight.tone == "bad" for highlight in highlights) and measured.sites:
         steps = plural(len(measured.run.steps), "step")
         highlights.insert(
             0, Highlight(f"Everything that was watched is finite in {steps}.", "good")

@@ -127,17 +127,17 @@ def _spread(steps: list[int], own: list[int], values: Floats) -> Floats:
     """Return numbers of some steps over all of them, NaN elsewhere."""
     if len(own) == len(steps):
         return values
-    found = np.full(len(steps), math.nan)
-    found[np.searchsorted(steps, own)] = values
-    return found
+    spread_out = np.full(len(steps), math.nan)
+    spread_out[np.searchsorted(steps, own)] = values
+    return spread_out
 
 
 def _steps_of_values(run: Run) -> dict[Site, list[int]]:
     """Return the steps of each site of which values were kept, read in one pass over them."""
-    found: dict[Site, dict[int, None]] = {}
+    by_site: dict[Site, dict[int, None]] = {}
     for record in run.records() if len(run) else ():
-        found.setdefault(record.site, {})[record.step] = None
-    return {site: sorted(steps) for site, steps in found.items()}
+        by_site.setdefault(record.site, {})[record.step] = None
+    return {site: sorted(steps) for site, steps in by_site.items()}
 
 
 def _series_of(

@@ -347,9 +347,9 @@ class Reopened(_OfSavedRun):
         try:
             return call()
         except Exception as error:  # noqa: BLE001 - code of the user's; all else can be read.
-            found = _said_parts(given) if part == "unpack" else class_of(given)
+            what = _said_parts(given) if part == "unpack" else class_of(given)
             return Missing(
-                f"{part} of {self.packed_by} raised {said(error)}; it was given {found}. Mend it, "
+                f"{part} of {self.packed_by} raised {said(error)}; it was given {what}. Mend it, "
                 f"or read the parts as tensors: tt.open(PATH) without statistics=."
             )
 

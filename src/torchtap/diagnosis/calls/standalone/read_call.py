@@ -46,9 +46,9 @@ def read_call(text: str, memories: dict[str, Tensor]) -> dict[str, Any]:
         nodes = json.loads(text)
     except ValueError as error:
         raise UnreadableError(f"the description of the call is damaged ({error})") from None
-    found = nodes.get("format") if isinstance(nodes, dict) else None
-    if found != FORMAT:
-        raise UnreadableError(f"its format is {found!r}, and {FORMAT!r} was expected")
+    version = nodes.get("format") if isinstance(nodes, dict) else None
+    if version != FORMAT:
+        raise UnreadableError(f"its format is {version!r}, and {FORMAT!r} was expected")
     reader = _Reader(memories)
     return {name: reader.value(node) for name, node in nodes.items()}
 

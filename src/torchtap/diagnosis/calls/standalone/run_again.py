@@ -204,13 +204,13 @@ def _in_one_memory(group: list[Tensor], differentiable: bool) -> list[Tensor]:
     flat = group[0].detach().as_strided((last - first,), (1,), first).clone()
     if differentiable and any(one.requires_grad for one in group):
         flat = flat.requires_grad_().clone()
-    found = []
+    views = []
     for one in group:
         view = flat.as_strided(one.shape, one.stride(), one.storage_offset() - first)
         if not differentiable or not one.requires_grad:
             view = view.detach().requires_grad_(one.requires_grad)
-        found.append(view)
-    return found
+        views.append(view)
+    return views
 
 
 def _extent(tensor: Tensor) -> int:
