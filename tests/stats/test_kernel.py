@@ -62,8 +62,9 @@ def merge(
     more: torch.Tensor | None = None,
 ) -> None:
     """Merge a row into another, and the histogram ``more`` into ``histogram``."""
-    bins = (0 if one is None else one.data_ptr() for one in (histogram, more))
-    _kernel.merge(row.data_ptr(), other.data_ptr(), *bins)
+    native.merge_rows(row[None].numpy(), other[None].numpy())
+    if histogram is not None and more is not None:
+        histogram += more
 
 
 Test = Callable[..., None]

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from torchtap.core.errors import InputError
 from torchtap.core.site import Pattern, Site
-from torchtap.stats.catalogue.protocol import Statistic, check_statistics
+from torchtap.stats.catalogue.protocol import OfSlices, Statistic, check_statistics
 from torchtap.stats.catalogue.results import Missing
 
 Wanted: TypeAlias = Sequence[Statistic] | Mapping[str, Sequence[Statistic]]
@@ -61,6 +61,13 @@ class ChosenStatistics:
                 one.name: Missing(NOT_ASKED) for one in self.every if one.name not in asked
             }
         return self._lost[site]
+
+    def of_slices(self, site: Site) -> Sequence[OfSlices | Missing]:
+        """Return all statistics, in their order, if those of a site are all of slices; or none."""
+        lost = self.lost_at(site)
+        found = [lost.get(one.name, one) for one in self.every]
+        fitting = [one for one in found if isinstance(one, OfSlices | Missing)]
+        return fitting if len(fitting) == len(found) and self.has_any(site) else ()
 
     def has_any(self, site: Site) -> bool:
         """Return whether any further statistic is wanted at a site."""

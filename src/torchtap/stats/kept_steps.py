@@ -124,6 +124,12 @@ class RecentSteps:
             elif not isinstance(states[number], Missing):
                 states[number] = one.update(states[number], values)
 
+    def merge_states(self, step: int, place: int, new: States, *, anew: bool) -> None:
+        """Merge states into those of a site in a step that goes on, or begin with them anew."""
+        by_place = self._running.setdefault(step, {})
+        held = None if anew else by_place.get(place)
+        by_place[place] = merge_states(self._statistics, (held, new)) or new
+
     def close_states(self, last: int) -> None:
         """Merge the states of running steps up to one into those of the step, and of all."""
         for step in [step for step in self._running if step <= last]:

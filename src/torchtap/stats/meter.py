@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import cast
 
 import torch
@@ -12,8 +12,13 @@ from torch.nn import Parameter
 
 from torchtap.core.distributed import DEQUANTIZED
 from torchtap.core.site import Site
+from torchtap.stats.algebra import States
+from torchtap.stats.catalogue.protocol import OfSlices
+from torchtap.stats.catalogue.results import Missing
+from torchtap.stats.kept_steps import RecentSteps
 from torchtap.stats.kernels import native
 from torchtap.stats.kernels.device_table import Block
+from torchtap.stats.statistics import BLANK_ROW, NUM_TENSORS, blank_rows
 
 _PLAIN = (Tensor, Parameter)
 _DTYPE_OF = {code: dtype for dtype, code in native.DTYPES.items()}
@@ -91,6 +96,41 @@ def is_dense(tensor: Tensor) -> bool:
     if tensor.layout is not torch.strided or not tensor.dim():
         return False
     return tensor.stride(0) == tensor.shape[1:].numel() and native.fills_its_memory(tensor)
+
+
+class SliceMeter:
+    """Holds rows of the slices of one site's tensors, which the kernel fills beside its row.
+
+    Args:
+        statistics: the further ones of the sink, in their order: of slices all of those that the
+            site has, and reasons in place of the others.
+    """
+
+    __slots__ = ("_statistics", "rows")
+
+    def __init__(self, statistics: Sequence[OfSlices | Missing]) -> None:
+        self._statistics = statistics
+        self.rows: list[native.SliceRows] = []
+
+    def fit(self, tensor: Tensor) -> bool:
+        """Make room for the slices of tensors like this one, or return ``False``."""
+        asked = [one for one in self._statistics if not isinstance(one, Missing)]
+        cuts = [one.cut(tensor) for one in asked]
+        fitting = [cut for cut in cuts if cut is not None and cut[0] * cut[1]]
+        self.rows = [native.SliceRows(blank_rows(count), inner) for count, inner in fitting]
+        return len(fitting) == len(asked)
+
+    def take(self) -> States | None:
+        """Return what was measured into the rows as states, if anything was, and clear them."""
+        if not self.rows or not self.rows[0].rows[0, NUM_TENSORS]:
+            return None
+        rows = iter([one.rows.copy() for one in self.rows])
+        states = [
+            one if isinstance(one, Missing) else one.of_rows(next(rows)) for one in self._statistics
+        ]
+        for one in self.rows:
+            one.rows[:] = BLANK_ROW
+        return states
 
 
 class QuickMeter:
@@ -207,6 +247,7 @@ class Meter:
         is_replaced: whether a new value takes the place of the old one within a step. The
             last value in ``.grad`` holds the whole sum; the partial sums do not count.
         quick: measures what is like the last tensor.
+        slices: of them, where that is all that is wanted beside the row.
     """
 
     __slots__ = (
@@ -218,10 +259,19 @@ class Meter:
         "is_replaced",
         "place",
         "quick",
+        "slices",
     )
 
-    def __init__(self, site: Site, place: int, clock: Clock, sample: int) -> None:
+    def __init__(
+        self,
+        site: Site,
+        place: int,
+        clock: Clock,
+        sample: int,
+        of_slices: Sequence[OfSlices | Missing],
+    ) -> None:
         self.place = place
+        self.slices = SliceMeter(of_slices) if of_slices and native.available() else None
         self.is_replaced = site.kind.is_replaced
         self.block: Block | None = None
         self.index = -1
@@ -271,7 +321,18 @@ class Meter:
             fits = total is None or total.stride() == tensor.stride()[1:]
             strides = tensor.stride() if fits and is_dense(tensor) else None
             in_order = total is None or total.is_contiguous()
+            if self.slices is not None and self._aim is not None:
+                if strides is None or not self.slices.fit(tensor):
+                    return
+                in_order = False  # Slices are found by the strides of this tensor.
+                self._aim.slice_into(self.slices.rows)
             self.quick.trust(native.DTYPES[tensor.dtype], strides, in_order)
+
+    def take_slices(self, recent: RecentSteps, step: int) -> None:
+        """Hand over what the kernel has measured of slices in a step."""
+        states = None if self.slices is None else self.slices.take()
+        if states is not None:
+            recent.merge_states(step, self.place, states, anew=self.is_replaced)
 
     def distrust(self) -> None:
         """Measure with care from now on."""

@@ -23,8 +23,8 @@ from torchtap.stats.kernels.device_table import Block, DeviceTables, Taken
 from torchtap.stats.measure import (
     SAMPLE,
     accumulate,
+    add_narrow_subnormals,
     dtype_name,
-    narrow_subnormals,
     no_values,
     real_values,
     shape_of,
@@ -34,7 +34,7 @@ from torchtap.stats.measure import (
 )
 from torchtap.stats.meter import Meter, Sums, new_clock
 from torchtap.stats.series import Series
-from torchtap.stats.statistics import NUM_TENSORS, SUBNORMAL, blank_rows
+from torchtap.stats.statistics import NUM_TENSORS, blank_rows
 
 NOT_OF_FORWARD = (
     "tt.Stats measures calls of the forward only, and some ran inside a backward; tt.Memory keeps "
@@ -131,7 +131,7 @@ class Stats:
 
     def meter(self, site: Site) -> Callable[[Tensor, int], bool]:
         """Return the meter of a site's tensors, which hooks may call in place of :meth:`take`."""
-        if not self._statistics:
+        if not self._statistics or self._meter(site).slices is not None:
             return self._meter(site).quick
 
         def measure(tensor: Tensor, step: int) -> bool:
@@ -144,7 +144,9 @@ class Stats:
         meter = self._meters.get(site)
         if meter is None:
             place = self.series.place_of(site)
-            meter = self._meters[site] = Meter(site, place, self._clock, self._sample)
+            wanted = self._chosen.of_slices(site) if self._statistics else ()
+            meter = Meter(site, place, self._clock, self._sample, wanted)
+            self._meters[site] = meter
         return meter
 
     def take(self, record: Record) -> None:
@@ -164,7 +166,7 @@ class Stats:
             self.series.measured[known[1].place].note(record.labels)
         if not known[1].quick(record.kept, record.step):
             self._take_carefully(known[1], record)
-        elif self._statistics and self._chosen.has_any(site):
+        elif known[1].slices is None and self._statistics and self._chosen.has_any(site):
             self._take_further(known[1], record)
 
     def _take_evaluation(self, record: Record) -> None:
@@ -254,12 +256,13 @@ class Stats:
                 self._take_tables()
                 self._clock.step = record.step
             self._clock.has_measured = True
+            meter.take_slices(self.series.recent, record.step)
             block = self._prepare(meter, record.site, tensor, values, notes)
             if meter.is_replaced:
                 block.clear(meter.index)
             row, histogram = block.at(meter.index)
             accumulate(values, row, histogram, self._sample)
-            row[SUBNORMAL] += narrow_subnormals(tensor, values)
+            add_narrow_subnormals(row, tensor, values)
             why_no_mean = None if meter.sums is None else meter.sums.add(values, notes)
             if why_no_mean is not None:
                 meter.sums = None
@@ -325,6 +328,8 @@ class Stats:
     def _take_tables(self) -> None:
         if not self._clock.has_measured:
             return
+        for meter in self._meters.values() if self._statistics else ():
+            meter.take_slices(self.series.recent, self._clock.step)
         taken = self._tables.take(self._clock.step)
 
         def start_again() -> None:

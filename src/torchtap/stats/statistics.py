@@ -313,6 +313,10 @@ def blank_rows(*shape: int) -> NDArray[np.float64]:
     return rows
 
 
+BLANK_ROW = blank_rows()
+"""A row that nothing was measured into."""
+
+
 def from_row(
     row: Tensor | list[float],
     *,

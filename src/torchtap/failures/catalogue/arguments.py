@@ -30,7 +30,8 @@ def _argument(failure: Failure, found: re.Match[str]) -> Explanation:
     operand = next(iter(chosen), None) or _given_at(failure, int(found["at"])) or Operand(name)
     text, maker = failure.name_of(operand), failure.origin(operand).module
     made = _made_of_a_tensor(failure, operand)
-    ways = _ways(given, text, maker, operand.value)
+    is_embedding = isinstance(failure.module, nn.Embedding)
+    ways = _ways(given, text, maker, operand.value, is_embedding)
     return Explanation(
         f"{failure.module_text} takes a tensor as {name!r}, and got {given}"
         f"{f', which {failure.names.module(maker)} returned' if maker is not None else ''}.",
@@ -64,7 +65,9 @@ def _made_of_a_tensor(failure: Failure, operand: Operand) -> str:
     return ""
 
 
-def _ways(given: str, text: str, maker: nn.Module | None, value: Any) -> tuple[str, ...]:
+def _ways(
+    given: str, text: str, maker: nn.Module | None, value: Any, is_embedding: bool
+) -> tuple[str, ...]:
     if isinstance(value, dict):
         held = [key for key, one in value.items() if isinstance(one, Tensor)]
         short = [f"{grouped(text)}[{key!r}]" for key in held[:3]]
@@ -90,6 +93,11 @@ def _ways(given: str, text: str, maker: nn.Module | None, value: Any) -> tuple[s
         )
     if "ndarray" in given:
         return (f"Convert it: torch.from_numpy({text}).float().",)
+    if given == "str" and not is_embedding:
+        return (
+            f"If {text} comes of a dict, or of an output of a model that is one, take the value by "
+            "its key: iterating or unpacking gives the keys.",
+        )
     if given == "str":
         return (
             f"Give numbers: those of tokens, as a tokenizer returns them, in place of the text "
@@ -100,11 +108,32 @@ def _ways(given: str, text: str, maker: nn.Module | None, value: Any) -> tuple[s
     return (f"Give the tensor that {text} holds, and not {text} itself.",)
 
 
+def _meant(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    """Say what was meant by a call with other arguments, as far as it tells."""
+    unknown = re.search(r"unexpected keyword argument '(\w+)'", found["what"])
+    frame = failure.user
+    node = None if frame is None else frame.expression
+    args = node.args if isinstance(node, ast.Call) and frame is not None else []
+    value = frame.value_of(args[0]) if len(args) == 1 and frame is not None else None
+    is_chain = any(isinstance(one.owner, nn.Sequential) for one in failure.frames)
+    unpacked = ""
+    if isinstance(value, dict | tuple) and not is_chain and isinstance(node, ast.Call):
+        stars = "**" if isinstance(value, dict) else "*"
+        unpacked = f"{written(node.func)}({stars}{written(args[0])})"
+    return {
+        "unknown": unknown[1] if unknown else "",
+        "unpacked": unpacked,
+        "chain": is_chain and not unknown,
+    }
+
+
 def _forward(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    words = _meant(failure, found)
     if failure.module is None:
-        return {"takes": ""}
+        return {"takes": "", **words}
     signature = inspect.signature(failure.module.forward)
-    return {"takes": f" It takes {signature.replace(return_annotation=inspect.Signature.empty)}."}
+    plain = signature.replace(return_annotation=inspect.Signature.empty)
+    return {"takes": f" It takes {plain}.", **words}
 
 
 def _form(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
@@ -142,14 +171,24 @@ def _minus(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     }
 
 
+def _first_argument(failure: Failure) -> list[ast.expr]:
+    node = failure.frames[-1].expression
+    return node.args[:1] if isinstance(node, ast.Call) else []
+
+
 def _listed(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     given = found["given"]
     is_number = given in ("int", "float", "bool")
     names = [written(one) for one in getattr(failure.frames[-1].expression, "args", [])[:1]]
+    values = [failure.frames[-1].value_of(one) for one in _first_argument(failure)]
+    held = values[0] if values and isinstance(values[0], list | tuple) else ()
+    inner = held[0] if len(held) == 1 else ()
+    is_tuple = isinstance(inner, list | tuple) and any(isinstance(one, Tensor) for one in inner)
     return {
         "is_number": is_number and bool(names),
         "is_array": given == "ndarray" and bool(names),
-        "is_list": given in ("list", "tuple"),
+        "is_list": given in ("list", "tuple") and not is_tuple,
+        "is_tuple": is_tuple,
         "whole": names[0] if names else "",
     }
 
@@ -179,11 +218,23 @@ SITUATIONS: dict[str, Situation] = {
             "that are added up, sum({whole}) takes numbers, too.",
         ),
         ("is_array", "Make tensors of the arrays: [torch.as_tensor(one) for one in {whole}]."),
+        (
+            "is_tuple",
+            "It holds one tuple, whose parts are the tensors: give that itself, {whole_it}[0].",
+        ),
         ("is_list", "Make it a tensor first, or put the lists together before."),
         facts=_listed,
     ),
     "arguments of forward": SituationRow(
         "{module} was called with arguments that its forward does not take: {what}.{takes}",
+        (
+            "chain",
+            "A Sequential hands one value on: call its modules one after the other in a forward of "
+            "a class of your own, or let the module that needs several take a tuple, "
+            "def forward(self, inputs): x, y = inputs.",
+        ),
+        ("unpacked", "Unpack it: {unpacked}."),
+        ("unknown", "Leave {unknown} out of what is given, or take it in forward."),
         "Call it with the arguments of its forward, by name where they are many.",
         "Unpack a batch that is a dict or tuple: model(**batch), model(*batch).",
         facts=_forward,

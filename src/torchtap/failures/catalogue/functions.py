@@ -135,8 +135,9 @@ SITUATIONS: dict[str, Situation] = {
         "PyTorch has no derivative of {op}.",
         (
             "is_distance",
-            "Write the distances out, which can be differentiated twice: (a[:, None] - "
-            "b[None]).norm(dim=-1).",
+            "Of cdist with p=2, torch.cdist(a, b, compute_mode='use_mm_for_euclid_dist') has "
+            "one; with "
+            "p=1, (a[:, None] - b[None]).abs().sum(-1).",
         ),
         "Compute it by operations that have one; for a second derivative of attention, inside "
         "torch.nn.attention.sdpa_kernel(SDPBackend.MATH).",

@@ -61,7 +61,9 @@ def _scores(failure: Failure) -> str:
 
 
 def _weights(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    return _census(_first(failure).value)
+    operand = _first(failure)
+    texts = (failure.origin(operand).text, "" if failure.user is None else failure.user.text)
+    return {**_census(operand.value), "is_of_exp": any("exp(" in one for one in texts)}
 
 
 def _first(failure: Failure) -> Operand:
@@ -105,6 +107,11 @@ SITUATIONS: dict[str, Situation] = {
     ),
     "weights of a draw": SituationRow(
         "multinomial draws by weights that are finite and at least 0, and got {name}{holds}.",
+        (
+            "is_of_exp",
+            "exp of a large number is Inf. Give the weights by softmax of what it was taken of, "
+            "which subtracts the greatest first: logits.softmax(-1).",
+        ),
         ("is_bad", _FIRST_NAN),
         ("is_negative", "If they are logits, turn them into weights: {name_it}.softmax(-1)."),
         about="tensors",

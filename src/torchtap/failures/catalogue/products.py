@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import math
 import re
 from collections.abc import Mapping
@@ -261,6 +262,8 @@ def _of_rows(
     name = grouped(failure.name_of(operand))
     side = math.isqrt(shape[1] // channels)
     maker = failure.origin(operand).module
+    if isinstance(maker, nn.Flatten):
+        return f"Put {failure.module_text} before {failure.names.module(maker)}, which joins them."
     if shape[1] == channels > 1:
         if isinstance(maker, nn.Linear):
             return (
@@ -318,6 +321,40 @@ def _kernel(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     return {"padding": padding + (lacking + 1) // 2}
 
 
+def _turned_equation(failure: Failure) -> str:
+    """The equation with the letters of one operand in another order, if one alone fits."""
+    frame = failure.user
+    node = None if frame is None else frame.expression
+    if frame is None or not isinstance(node, ast.Call) or not node.args:
+        return ""
+    equation = frame.value_of(node.args[0])
+    shapes = [tuple(one.value.shape) for one in failure.tensors]
+    if not isinstance(equation, str) or "." in equation:
+        return ""
+    inputs, arrow, output = equation.replace(" ", "").partition("->")
+    parts = inputs.split(",")
+    if [len(one) for one in parts] != [len(one) for one in shapes] or max(map(len, parts)) > 4:
+        return ""
+    fitting = {
+        ",".join([*parts[:at], "".join(letters), *parts[at + 1 :]])
+        for at, part in enumerate(parts)
+        for letters in itertools.permutations(part)
+        if _fit([*parts[:at], "".join(letters), *parts[at + 1 :]], shapes)
+    }
+    return f"{fitting.pop()}{arrow}{output}" if len(fitting) == 1 else ""
+
+
+def _fit(parts: list[str], shapes: list[tuple[int, ...]]) -> bool:
+    """Return whether each letter stands for one size."""
+    sizes: dict[str, int] = {}
+    pairs = (
+        pair
+        for part, shape in zip(parts, shapes, strict=True)
+        for pair in zip(part, shape, strict=True)
+    )
+    return all(sizes.setdefault(letter, size) == size for letter, size in pairs)
+
+
 _LARGER = "Give a larger input, or fewer pools and strides before it."
 SITUATIONS: dict[str, Situation] = {
     "matrix product": _matrices,
@@ -327,9 +364,11 @@ SITUATIONS: dict[str, Situation] = {
     "einsum": SituationRow(
         "einsum was given the letter {letter!r} for two sizes: {wanted}, and {given} in operand "
         "{at}.",
+        ("turned", "If the letters of one operand stand in another order: {turned!r}."),
         "Give the two dimensions letters of their own, or the tensors one size.",
         "Check the order of the letters against the shapes below.",
         about="tensors",
+        facts=lambda failure, found: {"turned": _turned_equation(failure)},
     ),
     "channels": _channels,
     "dimensions of a convolution": _dimensions,

@@ -21,7 +21,8 @@ def _resized(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     mode = failure.operand("mode").value
     wanted = _DIMENSIONS.get(mode, 0) if isinstance(mode, str) else 0
     is_colored = asked == 3 == dims - 1 and wanted in (0, dims) and sizes[-1] in ("1", "3", "4")
-    is_single = dims == asked + 1 and wanted != dims and not is_colored
+    is_volume = dims == 4 and asked == 3
+    is_single = dims == asked + 1 and wanted != dims and not is_colored and not is_volume
     second = _channel_second(value) if is_single else {}
     return {
         "dims": dims,
@@ -31,6 +32,8 @@ def _resized(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         "without": f"({', '.join(sizes[:-1])})",
         "is_second": False,
         "is_single": is_single and not second,
+        "is_volume": is_volume and not is_colored,
+        "sides": f"({', '.join(sizes[-2:])})",
         **second,
     }
 
@@ -114,6 +117,15 @@ SITUATIONS: dict[str, Situation] = {
             "is_single",
             "Give it a batch of one and take that away again: F.interpolate({name_it}.unsqueeze(0),"
             " ...)[0].",
+        ),
+        (
+            "is_volume",
+            "If it is a batch of pictures, give the size of the two sides: size={sides}.",
+        ),
+        (
+            "is_volume",
+            "If it is one volume, [channels, depth, height, width], give it a batch of one: "
+            "F.interpolate({name_it}.unsqueeze(0), ...)[0].",
         ),
         "Give one number for each dimension behind [batch, channels].",
         about="input",

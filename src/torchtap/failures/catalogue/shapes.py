@@ -382,7 +382,14 @@ def _reshape(failure: Failure, found: re.Match[str]) -> Explanation:
     given, it = shape_text(value), grouped(name)
     ways = ["Let one dimension be computed: -1 in its place, and check that the others divide."]
     sizes = [int(one) for one in re.findall(r"-?\d+", found["shape"])]
-    if -1 in sizes and not (isinstance(value, Tensor) and value.dim() > 1 and sizes[0] == -1):
+    ones = len(sizes) - value.dim() if isinstance(value, Tensor) else 0
+    if isinstance(value, Tensor) and ones > 0 and sizes[:ones] == [1] * ones and -1 not in sizes:
+        added = ", ".join(["None"] * ones)
+        ways = [
+            f"If dimensions of one are to be put in front, keep its own sizes: {it}[{added}].",
+            f"Give sizes whose product is {found['numel']}; it is {math.prod(sizes)}.",
+        ]
+    elif -1 in sizes and not (isinstance(value, Tensor) and value.dim() > 1 and sizes[0] == -1):
         known = math.prod(one for one in sizes if one != -1)
         ways = [
             f"Give sizes that {found['numel']} can be divided by: -1 stands for what is left, and "

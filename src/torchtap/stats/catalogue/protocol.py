@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import is_dataclass
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from torchtap.core.errors import InputError
@@ -107,6 +109,20 @@ class Statistic(Protocol):
 
     def finish(self, state: Any) -> Any:
         """Return the result."""
+
+
+@runtime_checkable
+class OfSlices(Protocol):
+    """A statistic whose state is rows of slices, which the kernel can fill as it measures."""
+
+    def cut(self, tensor: Tensor) -> tuple[int, int] | None:
+        """Return how many slices a tensor has, and how many elements of each lie together.
+
+        The same for more samples or fewer. ``None``: :meth:`Statistic.update` has to be asked.
+        """
+
+    def of_rows(self, rows: NDArray[np.float64]) -> Any:
+        """Return the state that has rows, ``float64[slices, 16]``."""
 
 
 def needs_places(statistic: Statistic) -> bool:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from torchtap.core.printed_page import Page, Printed
@@ -185,13 +187,14 @@ class Along:
         if not common:
             return longer
         # numpy takes a third of the time of PyTorch for few numbers.
-        merged = merged_rows(longer.rows[:common].numpy(), shorter.rows.numpy())
-        rows = torch.from_numpy(merged)
-        counts = longer.saturated_elements[:common] + shorter.saturated_elements
-        if common < len(longer.rows):
-            rows = torch.cat([rows, longer.rows[common:]])
-            counts = torch.cat([counts, longer.saturated_elements[common:]])
-        return Slices(rows, counts)
+        rows, others = longer.rows.numpy().copy(), shorter.rows.numpy()
+        counts = longer.saturated_elements.clone()
+        counts[:common] += shorter.saturated_elements
+        if native.available() and others.flags.c_contiguous:
+            native.merge_rows(rows, others)
+        else:
+            rows[:common] = merged_rows(rows[:common], others)
+        return Slices(torch.from_numpy(rows), counts)
 
     def merge_shards(
         self, one: Slices, two: Slices, dim: int | None, num_dims: int | None
@@ -207,6 +210,21 @@ class Along:
     def finish(self, state: Slices) -> Slices:
         """Return the slices."""
         return state
+
+    def cut(self, tensor: Tensor) -> tuple[int, int] | None:
+        """Return how many slices a tensor has, and how many elements of each lie together."""
+        if math.isfinite(self.bound):
+            return None
+        if not -tensor.dim() <= self.dim < tensor.dim():
+            return 1, 1
+        dim = self.dim % tensor.dim()
+        if tensor.shape[dim] == 1:  # Its stride says nothing.
+            return 1, 1
+        return (tensor.shape[dim], tensor.stride(dim)) if dim else None
+
+    def of_rows(self, rows: NDArray[np.float64]) -> Slices:
+        """Return slices with these rows."""
+        return Slices(torch.from_numpy(rows), torch.zeros(len(rows), dtype=torch.float64))
 
 
 def along(dim: int, *, bound: float = math.inf, name: str | None = None) -> Along:

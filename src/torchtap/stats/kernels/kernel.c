@@ -747,7 +747,7 @@ static void measure_channel(const Slab *slab, int64_t channel) {
         int64_t start = (o * slab->channels + channel) * slab->inner;
         for (int64_t i = 0; i < slab->inner;) {
             int64_t n = slab->inner - i < BUFFER - together ? slab->inner - i : BUFFER - together;
-            if (lies_ready(slab->dtype) && together == 0 && n >= BUFFER / 2) {
+            if (lies_ready(slab->dtype) && together == 0 && n >= BUFFER / 8) {
                 measure(slab->data + (start + i) * ITEMSIZE[slab->dtype], n, slab->dtype, NOTHING, &block);
                 merge_block(row, &block);
             } else {
@@ -879,13 +879,20 @@ static void bins_in_use(const double *row, int *first, int *last) {
 
 /* ------------------------------------------------------------------------- what one meter wants */
 
-/* Where the tensors of one site are measured into. Made by Python (native.Aim). */
+/* Rows of the slices along one dim of a tensor: `count` of them, of runs of `inner` elements that
+   lie together. Made by Python (native.KernelArgs), hence plain integers. */
+typedef struct {
+    int64_t rows, count, inner;
+} Slices;
+
+/* Where the tensors of one site are measured into. Made by Python (native.KernelArgs). */
 typedef struct {
     int64_t row, histogram, sample; /* as in `accumulate` */
     int64_t lists, owner;           /* where histograms go while they fit, and under which number */
     int64_t sums, inner;            /* sums over samples of `inner` elements, or 0 */
     int64_t num_samples;            /* where it is told how many were added */
     int64_t last_list;              /* which one holds the histogram of the last tensor */
+    int64_t slices, num_slices;     /* Slices[num_slices]: dims along which slices are measured */
 } Aim;
 
 /* The lists, if the histogram of `numel` elements is sure to fit in there. */
@@ -924,6 +931,10 @@ static void forget(Aim *aim) {
         }
     }
     empty_row(row);
+    const Slices *slices = POINTER(const Slices, aim->slices);
+    for (int64_t i = 0; i < aim->num_slices; i++)
+        for (int64_t slice = 0; slice < slices[i].count; slice++)
+            empty_row(POINTER(double, slices[i].rows) + slice * ROW);
 }
 
 static void take(const char *data, int64_t numel, int dtype, Aim *aim, int64_t threads) {
@@ -943,6 +954,10 @@ static void take(const char *data, int64_t numel, int dtype, Aim *aim, int64_t t
         accumulate_sum(data, samples, aim->inner, dtype, POINTER(double, aim->sums));
         *POINTER(int64_t, aim->num_samples) += samples;
     }
+    const Slices *slices = POINTER(const Slices, aim->slices);
+    for (int64_t i = 0; i < aim->num_slices; i++)
+        accumulate_channels(data, numel / (slices[i].count * slices[i].inner), slices[i].count,
+                            slices[i].inner, dtype, POINTER(double, slices[i].rows), threads);
 }
 
 /* ------------------------------------------------------------------------- the end of a step */
@@ -1131,16 +1146,13 @@ static PyObject *py_sum(PyObject *module, PyObject *const *arguments, Py_ssize_t
     return none();
 }
 
-static PyObject *py_merge(PyObject *module, PyObject *const *arguments, Py_ssize_t given) {
-    int64_t a[4];
+static PyObject *py_merge_rows(PyObject *module, PyObject *const *arguments, Py_ssize_t given) {
+    int64_t a[3];
     (void)module;
-    if (!read_integers(arguments, given, 4, a, "merge"))
+    if (!read_integers(arguments, given, 3, a, "merge_rows"))
         return NULL;
-    merge_row(POINTER(double, a[0]), POINTER(const double, a[1]));
-    int64_t *to = POINTER(int64_t, a[2]);
-    const int64_t *from = POINTER(const int64_t, a[3]);
-    for (int bin = 0; to && from && bin < BINS; bin++)
-        to[bin] += from[bin];
+    for (int64_t r = 0; r < a[2]; r++)
+        merge_row(POINTER(double, a[0]) + r * ROW, POINTER(const double, a[1]) + r * ROW);
     return none();
 }
 
@@ -1238,8 +1250,8 @@ static PyMethodDef methods[] = {
      "accumulate_channels(data, outer, channels, inner, dtype, rows, threads)"},
     {"accumulate_sum", (PyCFunction)(void (*)(void))py_sum, METH_FASTCALL,
      "accumulate_sum(data, outer, inner, dtype, sums)"},
-    {"merge", (PyCFunction)(void (*)(void))py_merge, METH_FASTCALL,
-     "merge(row_to, row_from, histogram_to, histogram_from)"},
+    {"merge_rows", (PyCFunction)(void (*)(void))py_merge_rows, METH_FASTCALL,
+     "merge_rows(rows_to, rows_from, num_rows): each row into the one at its place"},
     {"drain", (PyCFunction)(void (*)(void))py_drain, METH_FASTCALL,
      "drain(rows, histograms, num_rows, bins, counts, ends) -> length of the lists"},
     {"take_block", (PyCFunction)(void (*)(void))py_take_block, METH_FASTCALL,
@@ -1321,7 +1333,10 @@ static void TFN(from_float16)(const void *from, int64_t n, void *to) {
     const uint16_t *x = from;
     uint32_t *y = to;
     int64_t i = 0;
-#if LEVEL >= 2
+#if LEVEL == 3
+    for (; i + 16 <= n; i += 16)
+        _mm512_storeu_ps((float *)y + i, _mm512_cvtph_ps(_mm256_loadu_si256((const void *)(x + i))));
+#elif LEVEL == 2
     for (; i + 8 <= n; i += 8)
         _mm256_storeu_ps((float *)y + i, _mm256_cvtph_ps(_mm_loadu_si128((const void *)(x + i))));
 #endif

@@ -19,14 +19,14 @@ import warnings
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-_INTERFACE = 2
+_INTERFACE = 3
 """The binary has the same number, from ``calls.h``, or it was built from other sources."""
 _STALE = (
     "torchtap's native kernel was built from other sources, and stock operations measure instead, "
@@ -233,7 +233,7 @@ class KernelArgs:
         address: what the kernel is given.
     """
 
-    __slots__ = ("_fields", "_held", "_summed", "address")
+    __slots__ = ("_fields", "_held", "_sliced", "_summed", "address")
 
     def __init__(
         self,
@@ -247,7 +247,7 @@ class KernelArgs:
         self._held = row, histogram, lists
         wanted = 0 if histogram is None else histogram.data_ptr()
         room = 0 if lists is None else lists.address
-        self._fields = np.array([row.data_ptr(), wanted, sample, room, owner, 0, 0, 0, 0])
+        self._fields = np.array([row.data_ptr(), wanted, sample, room, owner, *[0] * 6])
         self.address = int(self._fields.ctypes.data)
 
     @property
@@ -266,6 +266,29 @@ class KernelArgs:
             self._fields[5:8] = 0
         else:
             self._fields[5:8] = sums.data_ptr(), sums.numel(), num_samples.data_ptr()
+
+    def slice_into(self, slices: Sequence[SliceRows]) -> None:
+        """Measure slices of each tensor too, along some dims."""
+        table = np.array([[one.rows.ctypes.data, len(one.rows), one.inner] for one in slices])
+        self._sliced = slices, table
+        self._fields[9:11] = table.ctypes.data, len(slices)
+
+
+class SliceRows(NamedTuple):
+    """Rows of the slices of a tensor along one dim.
+
+    Attributes:
+        rows: ``float64[slices, 16]``.
+        inner: how many elements of a slice lie together.
+    """
+
+    rows: NDArray[np.float64]
+    inner: int
+
+
+def merge_rows(rows: NDArray[np.float64], others: NDArray[np.float64]) -> None:
+    """Merge rows, each into the one at its place; all without gaps."""
+    _kernel.merge_rows(rows.ctypes.data, others.ctypes.data, len(others))
 
 
 def accumulate(
