@@ -200,7 +200,8 @@ LINES = (
     Line(
         "HF Trainer, Lightning, Accelerate",
         ("HF Trainer", "Lightning", "Accelerate"),
-        "the callbacks of [`torchtap.integrations`](../guides/training.md#trainers), or `w.step()` in one of yours",
+        "the callbacks of [`torchtap.integrations`](../guides/training.md#trainers), or `w.step()` "
+        "in one of yours",
     ),
 )  # fmt: skip
 
