@@ -1,6 +1,6 @@
 """How often diagnosis is right: rules, locate, guard and compare, on what was broken on purpose.
 
-    python benchmarks/diagnosis.py [tuning] [held_out] [second] [faults] [differences]
+    python benchmarks/diagnosis.py [tuning] [held_out] [second] [third] [faults] [differences]
 
 Prints a table of each part and what was missed. What is measured lies in `tests/diagnosis/corpus`.
 """
@@ -126,6 +126,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "tuning": lambda: rules("tuning"),
     "held_out": lambda: rules("held_out"),
     "second": lambda: rules("second"),
+    "third": lambda: rules("third"),
     "faults": faults,
     "differences": differences,
 }

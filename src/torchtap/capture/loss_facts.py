@@ -65,6 +65,7 @@ class Seen:
         copied: share of the targets that stand in the inputs.
         lowest: number among the targets; 0 of classes.
         highest: likewise.
+        is_by_square: whether targets were told as those of a squared error.
         deviation: of the output from its mean over the batch, root of the mean square.
         size: root of the mean square of the output.
     """
@@ -75,6 +76,7 @@ class Seen:
     copied: float | None = None
     lowest: float | None = None
     highest: float | None = None
+    is_by_square: bool = False
     deviation: float | None = None
     size: float | None = None
 
@@ -135,7 +137,9 @@ class LossFacts:
     def _measure(self, seen: Seen, returned: Returned, gradient: Tensor) -> None:
         output = returned.output
         self._look_for_square(seen.values if returned.is_alone else None, gradient)
-        told = told_targets(output, gradient, seen.values, is_squared=self._may_be_squared)
+        told = told_targets(output, gradient)
+        if told is None and self._may_be_squared:
+            told, seen.is_by_square = told_targets(output, gradient, seen.values), True
         if told is not None:
             seen.agreement = agreement(told)
             seen.copied = share_among(told, returned.inputs)
@@ -189,14 +193,15 @@ class LossFacts:
             self._is_no_square()
             return
         self._ratio = self._ratio or loss / square
-        if not abs(loss / square - self._ratio) < 1e-2 * abs(self._ratio):
+        if not abs(loss / square - self._ratio) < 2e-3 * abs(self._ratio):
             self._is_no_square()
 
     def _is_no_square(self) -> None:
         """Forget what was told of targets while the loss looked like a squared error."""
         if self._may_be_squared:
             self._may_be_squared = False
-            for seen in (seen for own in self._rows.values() for seen in own):
+            every = (seen for own in self._rows.values() for seen in own)
+            for seen in filter(lambda one: one.is_by_square, every):
                 seen.agreement = seen.copied = seen.lowest = seen.highest = None
 
     def _thin_out(self) -> None:

@@ -29,7 +29,7 @@ class Told(NamedTuple):
 
 
 def told_targets(
-    output: Tensor, gradient: Tensor, loss: float | None, *, is_squared: bool = False
+    output: Tensor, gradient: Tensor, squared_error: float | None = None
 ) -> Told | None:
     """Return the targets of a loss, as its gradient at an output tells; ``None`` where it does not.
 
@@ -39,14 +39,13 @@ def told_targets(
     Args:
         output: of a model, a batch.
         gradient: of the loss.
-        loss: from which the backward began.
-        is_squared: whether the loss is known as a squared error.
+        squared_error: the loss from which the backward began, where it is known as one.
 
     Example:
         >>> x = torch.randn(8, 1, requires_grad=True)
         >>> loss = (x - torch.arange(8.0)[:, None]).square().mean()
         >>> loss.backward()
-        >>> told_targets(x.detach(), x.grad, float(loss), is_squared=True).labels.round()
+        >>> told_targets(x.detach(), x.grad, float(loss)).labels.round()
         tensor([0., 1., 2., 3., 4., 5., 6., 7.])
     """
     if output.shape != gradient.shape or output.ndim == 0 or len(output) < 2:
@@ -58,9 +57,9 @@ def told_targets(
     output, gradient = output[:rows].float(), gradient[:rows].float()
     if not bool(output.isfinite().all()):
         return None
+    if squared_error is not None:
+        return _of_numbers(output, output - 2 * squared_error / square * gradient)
     found = _of_classes(output, gradient)
-    if found is None and is_squared and loss is not None:
-        found = _of_numbers(output, output - 2 * loss / square * gradient)
     return _of_binary(output, gradient) if found is None else found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -47,6 +48,16 @@ def on_targets(data: Data, change: Callable[[int, Tensor], Tensor]) -> Data:
         return x, change(step, y)
 
     return changed
+
+
+def perceptron(
+    *widths: int, act: Callable[[], nn.Module] = nn.ReLU, end: tuple[nn.Module, ...] = ()
+) -> nn.Sequential:
+    """Linear layers with an activation between each two, and what follows the last."""
+    layers: list[nn.Module] = []
+    for wide, narrow in pairwise(widths):
+        layers += [nn.Linear(wide, narrow), act()]
+    return nn.Sequential(*layers[:-1], *end)
 
 
 class Attend(nn.Module):
