@@ -34,7 +34,7 @@ from torchtap.stats.statistics import NUM_TENSORS
 Call = Callable[[], object]
 NUM_STATISTICS = 11
 WANTED = {"avx512": ("<= 1.6x", "<= 1.2x"), "avx2": ("<= 2.5x", "<= 1.5x")}
-"""Of statistics of float32: one million elements, and ten."""
+"""Statistics of float32 at most, in ``torch.sum``: one million elements, and ten."""
 OLDER: list[Any] = []
 """An older binary, if there is one to compare with."""
 
