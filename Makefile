@@ -51,6 +51,7 @@ benchmark: $(VENV)/.test
 	$(BIN)/python benchmarks/watching.py
 	$(BIN)/python benchmarks/measuring.py
 	$(BIN)/python benchmarks/compiled.py
+	$(BIN)/python benchmarks/sizes.py
 	$(BIN)/python benchmarks/kernel.py
 	$(BIN)/python benchmarks/editing.py
 	$(BIN)/python benchmarks/offloading.py

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from torchtap.capture.callbacks import Begin, Listener, PostForward, PreForward
 from torchtap.capture.evaluation import Evaluations
+from torchtap.core.inference_mode import outside_inference_mode
 from torchtap.core.record import EVAL, FORWARD, UNVERSIONED, Record
 from torchtap.core.torch_private import (
     is_backward_compiled,
@@ -95,7 +96,7 @@ class Part:
         self.asks = repr(tap.filters)
         self.tells = tells
         number = next(_numbers)
-        with torch.inference_mode(False):  # A graph saves it for backward.
+        with outside_inference_mode():  # A graph saves it for backward.
             # A tensor: a number would become a constant of the graph, which would then serve one
             # hook alone and be compiled again for each module.
             self.ticket = torch.tensor(number, device="cpu")
@@ -311,7 +312,7 @@ def _tell(part: Part, port: str = "", note: str = "", *, trains: bool | None = N
 def _is_wanted(asks: str, port: str, leaf: str) -> bool:
     """Asked while a graph is traced, which then serves every hook that asks for the same."""
     for engine in list(open_engines):
-        engine.guard_hooks()
+        engine.hold_dynamo_setting()
     found = _filters[asks].get(port)
     return found is not None and found.accepts(leaf)
 

@@ -25,12 +25,13 @@ _OWN_NAMES = ("__deepcopy__", "__reduce_ex__", "move_to_end")
 class HiddenHandle:
     """The handle of a hook of ours on a module, which no copy and no pickle of the module has."""
 
-    __slots__ = ("_handle",)
+    __slots__ = ("_handle", "_own")
 
     def __init__(self, handle: RemovableHandle) -> None:
         self._handle = handle
-        for table in self._tables():
-            own = _OwnEntries.of(table) or _OwnEntries(table)
+        # While the key is among those of a table's entries, they stay with the table.
+        self._own = [_OwnEntries.of(table) or _OwnEntries(table) for table in self._tables()]
+        for own in self._own:
             own.keys.add(handle.id)
 
     @property
@@ -57,10 +58,9 @@ class HiddenHandle:
     def remove(self) -> None:
         """Take the hook off, and with the last one of ours all that was put on the tables."""
         self._handle.remove()
-        for table in self._tables():
-            own = _OwnEntries.of(table)
-            if own is not None:
-                own.discard(self._handle.id)
+        for own in self._own:
+            own.discard(self._handle.id)
+        self._own.clear()
 
     def _own_entries(self) -> _OwnEntries | None:
         table = self._handle.hooks_dict_ref()

@@ -112,7 +112,7 @@ def _measure_any(tensor: Tensor, *, histogram: bool, exact: bool) -> Statistics:
         row = empty_rows(1, table_device(values.device))[0]
         bins = torch.zeros(NUM_BINS, dtype=torch.int64, device=row.device) if histogram else None
         accumulate(values, row, bins, 0 if exact else SAMPLE)
-        row[SUBNORMAL] += narrow_subnormals(tensor, values)
+        add_narrow_subnormals(row, tensor, values)
     is_sample = float(row[NUM_COUNTED]) < float(row[NUM_FINITE])
     return from_row(
         row,
@@ -134,7 +134,7 @@ def measure_into(row: Tensor, tensor: Tensor) -> None:
         except RuntimeError:  # Of a kind that torch cannot read.
             return
         accumulate(values, row, None, 0)
-        row[SUBNORMAL] += narrow_subnormals(tensor, values)
+        add_narrow_subnormals(row, tensor, values)
 
 
 def accumulate(tensor: Tensor, row: Tensor, histogram: Tensor | None, sample: int) -> None:
@@ -236,12 +236,11 @@ def _stored_values(tensor: Tensor) -> Tensor:
     return tensor.values() if hasattr(tensor, "values") else tensor.to_dense()
 
 
-def narrow_subnormals(tensor: Tensor, values: Tensor) -> Tensor | int:
-    """Return subnormals of an 8-bit float: it is measured as float32, which has smaller ones."""
-    if tensor.dtype not in _NARROW:
-        return 0
-    sizes = values.abs()
-    return ((sizes > 0) & (sizes < torch.finfo(tensor.dtype).tiny)).sum()
+def add_narrow_subnormals(row: Tensor, tensor: Tensor, values: Tensor) -> None:
+    """Count subnormals of an 8-bit float: it is measured as float32, which has smaller ones."""
+    if tensor.dtype in _NARROW:
+        sizes = values.abs()
+        row[SUBNORMAL] += ((sizes > 0) & (sizes < torch.finfo(tensor.dtype).tiny)).sum()
 
 
 def shape_of(tensor: Tensor) -> tuple[int, ...] | None:

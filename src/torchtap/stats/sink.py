@@ -23,8 +23,8 @@ from torchtap.stats.kernels.device_table import Block, DeviceTables, Taken
 from torchtap.stats.measure import (
     SAMPLE,
     accumulate,
+    add_narrow_subnormals,
     dtype_name,
-    narrow_subnormals,
     no_values,
     real_values,
     shape_of,
@@ -34,7 +34,7 @@ from torchtap.stats.measure import (
 )
 from torchtap.stats.meter import Meter, Sums, new_clock
 from torchtap.stats.series import Series
-from torchtap.stats.statistics import NUM_TENSORS, SUBNORMAL, blank_rows
+from torchtap.stats.statistics import NUM_TENSORS, blank_rows
 
 NOT_OF_FORWARD = (
     "tt.Stats measures calls of the forward only, and some ran inside a backward; tt.Memory keeps "
@@ -262,7 +262,7 @@ class Stats:
                 block.clear(meter.index)
             row, histogram = block.at(meter.index)
             accumulate(values, row, histogram, self._sample)
-            row[SUBNORMAL] += narrow_subnormals(tensor, values)
+            add_narrow_subnormals(row, tensor, values)
             why_no_mean = None if meter.sums is None else meter.sums.add(values, notes)
             if why_no_mean is not None:
                 meter.sums = None

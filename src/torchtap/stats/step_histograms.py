@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from torchtap.stats.histogram import NUM_BINS, Histogram, Histograms, merged_together
+from torchtap.stats.histogram import Histogram, Histograms, blank_histograms, merged_together
 from torchtap.stats.kernels import native
 
 _TOGETHER = 64
@@ -78,7 +78,7 @@ class Totals:
         for part in self._new:
             places, histograms = part.places, part.histograms
             while len(places) and places.max() >= len(self._blocks) * _BLOCK:
-                self._blocks.append(np.zeros((_BLOCK, NUM_BINS), dtype=np.int64))
+                self._blocks.append(blank_histograms(_BLOCK))
             lists = histograms.bins, histograms.counts, histograms.ends
             native.add_lists(lists, self._blocks, places)
             self._seen.update(places.tolist())

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from torchtap.stats.histogram import NUM_BINS, Histograms
+from torchtap.stats.histogram import NUM_BINS, Histograms, blank_histograms
 from torchtap.stats.kernels import native
 from torchtap.stats.statistics import (
     LEAST_BIN,
@@ -269,8 +269,7 @@ def _is_sample(rows: Rows) -> NDArray[np.bool_]:
 
 def _counters(device: torch.device) -> Tensor:
     if device.type == "cpu":
-        # Memory that is not touched costs nothing when it comes from calloc.
-        return torch.from_numpy(np.zeros((BLOCK, NUM_BINS), dtype=np.int64))
+        return torch.from_numpy(blank_histograms(BLOCK))
     return torch.zeros(BLOCK, NUM_BINS, dtype=torch.int64, device=device)
 
 
