@@ -26,6 +26,14 @@ class StepHistograms:
     places: NDArray[np.int64]
     histograms: Histograms
 
+    @classmethod
+    def joined(cls, parts: list[StepHistograms]) -> StepHistograms:
+        """Put these one after the other."""
+        if len(parts) == 1:
+            return parts[0]
+        histograms = Histograms.joined([part.histograms for part in parts])
+        return cls(np.concatenate([part.places for part in parts]), histograms)
+
     def of(self, place: int) -> Histogram | None:
         """Return the histogram of one site."""
         places, numbers = self._by_place
