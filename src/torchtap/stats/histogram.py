@@ -163,7 +163,7 @@ class Histogram:
         return math.sqrt(q * (1 - q) / self.num_counted) if self.is_sample else 0.0
 
     def underflow(self, dtype: str) -> float:
-        """Return share of the counted elements that are not zero and would be in ``dtype``.
+        """Return the share of counted elements that are not zero and round to zero in ``dtype``.
 
         Args:
             dtype: ``float16``, ``bfloat16``, ``float8_e4m3fn``, ``float8_e5m2``, or short
