@@ -21,11 +21,7 @@ from torchtap.core.inference_mode import outside_inference_mode
 from torchtap.core.planned_size import PlannedSize
 from torchtap.core.record import Record, Sink
 from torchtap.core.site import Site
-from torchtap.core.torch_private import (
-    is_any_autocast_enabled,
-    set_grad_enabled,
-    without_autocast,
-)
+from torchtap.core.torch_private import is_any_autocast_enabled, set_grad_enabled, without_autocast
 from torchtap.hooks.tap import Meter
 from torchtap.runs.about import About
 from torchtap.runs.memory import Memory

@@ -19,12 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtap.core.torch_private import (
-    is_left_open,
-    pop_saved_hooks,
-    push_saved_hooks,
-    top_saved_hooks,
-)
+from torchtap.core.torch_frames import is_left_open
+from torchtap.core.torch_private import pop_saved_hooks, push_saved_hooks, top_saved_hooks
 
 Pack = Callable[[Tensor], Any]
 Unpack = Callable[[Any], Tensor]
