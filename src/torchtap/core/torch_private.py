@@ -414,12 +414,16 @@ def is_compiled_module(module: nn.Module) -> bool:
     return is_wrapper or getattr(module, "_compiled_call_impl", None) is not None
 
 
+DYNAMO = "torch._dynamo"
+"""Module of the compiler. While nothing imported it, nothing was compiled in this process."""
+
+
 def imported_dynamo() -> Any:
     """Dynamo, or ``None`` while nothing imported it: then nothing was compiled in this process.
 
     ``import torch`` leaves it out, and the import takes seconds.
     """
-    return sys.modules.get("torch._dynamo")
+    return sys.modules.get(DYNAMO)
 
 
 def is_backward_compiled() -> bool:

@@ -242,6 +242,17 @@ class Histograms:
     ends: Ints
     is_sample: NDArray[np.bool_]
 
+    @classmethod
+    def joined(cls, parts: Sequence[Histograms]) -> Histograms:
+        """Put several of these one after the other."""
+        starts = np.cumsum([0, *(len(part.bins) for part in parts)]).tolist()
+        return cls(
+            np.concatenate([part.bins for part in parts]),
+            np.concatenate([part.counts for part in parts]),
+            np.concatenate([part.ends + start for part, start in zip(parts, starts, strict=False)]),
+            np.concatenate([part.is_sample for part in parts]),
+        )
+
     def of(self, row: int) -> Histogram | None:
         """Return the histogram of one row; ``None`` if it counted nothing."""
         start, end = self.ends[row - 1] if row else 0, self.ends[row]
