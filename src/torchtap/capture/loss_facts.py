@@ -14,7 +14,8 @@ from torchtap.capture.gradient_ports import Gradients
 from torchtap.capture.loss_graph import Operation, number_of, operations_between
 from torchtap.capture.target_agreement import agreement, share_among, told_targets
 from torchtap.capture.training_facts import TrainingFacts
-from torchtap.core.torch_private import current_task, is_legacy_batched, is_of_transform
+from torchtap.core.no_grad import is_batched
+from torchtap.core.torch_private import current_task
 from torchtap.hooks.backwards import root_of_backward
 from torchtap.hooks.tap import GradHook
 
@@ -124,10 +125,8 @@ class LossFacts:
 
     def arrive(self, ends: frozenset[int], returned: Returned, gradient: Tensor | None) -> None:
         """A gradient arrives at an output. A fault in a look ends all looks, never the backward."""
-        if type(gradient) is not Tensor or self._fault:
-            return
-        if is_of_transform(gradient) or is_legacy_batched(gradient):
-            return  # It stands for several, which have no numbers of their own.
+        if type(gradient) is not Tensor or self._fault or is_batched(gradient):
+            return  # A batch of gradients has no values of its own.
         try:
             self._look(ends, returned, gradient)
         except Exception as error:  # noqa: BLE001 - the backward goes on, and the run says it
@@ -170,7 +169,7 @@ class LossFacts:
             if seen.is_by_square:
                 lowest, highest = told.targets.aminmax()
                 seen.lowest, seen.highest = float(lowest), float(highest)
-        if told is None and returned.is_alone and output.ndim > 1:
+        if told is None and returned.is_alone and output.ndim > 1 and output.numel():
             away = output.float() - output.float().mean(0)
             seen.deviation = float(torch.linalg.vector_norm(away)) / math.sqrt(output.numel())
             size = float(torch.linalg.vector_norm(output.float()))
