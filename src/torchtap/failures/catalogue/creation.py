@@ -32,7 +32,7 @@ def _scalar(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
 
 
 def _wrapped(failure: Failure) -> str:
-    """What an array without dimensions was made of, as ``values`` of ``np.array(values)``."""
+    """Return what an array without dimensions is made of, as ``values`` of ``np.array(values)``."""
     frame = failure.user
     call = None if frame is None else frame.expression
     made = next(iter(call.args), None) if isinstance(call, ast.Call) else None

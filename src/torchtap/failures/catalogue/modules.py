@@ -88,7 +88,7 @@ def _made_in_place_of_called(failure: Failure, owner: Any, name: str) -> Explana
 
 
 def _assigned(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    """What was assigned to a parameter: a value with a graph, or one of the same shape."""
+    """Return what was assigned to a parameter: a value with a graph, or one of the same shape."""
     held = failure.frames[-1].frame.f_locals
     owner, value = held.get("self"), held.get("value")
     parameter = owner._parameters.get(found["name"]) if isinstance(owner, nn.Module) else None

@@ -234,7 +234,7 @@ def _moved(failure: Failure) -> str:
 
 
 def _on_meta(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    """What was moved, and its buffers on meta, if these alone are there and in no state."""
+    """Return what was moved, and its buffers on meta, if these alone are there and in no state."""
     base, buffers = _moved(failure), []
     frame = failure.user
     node = None if frame is None else frame.expression
