@@ -9,7 +9,6 @@ A tool that is not installed has a row that says so. The model is the ResNet-18 
 
 from __future__ import annotations
 
-import argparse
 import copy
 import importlib
 import sys
@@ -24,8 +23,10 @@ from torch import Tensor, nn
 
 import torchtap as tt
 
+sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 from models import resnet18
+from report import publish
 from right_records import Values, heard, keep_clone, keep_output
 
 Row = tuple[str, ...]
@@ -188,16 +189,5 @@ def page() -> str:
     return "\n".join(lines) + "\n"
 
 
-def main() -> None:
-    """Entry point of the script."""
-    asked = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    asked.add_argument("--markdown", type=Path)
-    given = asked.parse_args()
-    text = page()
-    print(text)
-    if given.markdown:
-        given.markdown.write_text(text)
-
-
 if __name__ == "__main__":
-    main()
+    publish(page, __doc__)

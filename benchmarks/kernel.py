@@ -1,21 +1,25 @@
 """Measures the native kernel: ratios to ``torch.sum`` and to stock operations.
 
-    python benchmarks/kernel.py [--rounds 25] [--markdown FILE]
+    python benchmarks/kernel.py [--rounds 25] [--markdown FILE] [--before BINARY] [--force avx2]
 
-One thread. Each row measures its calls in turns in one run, and compares the fastest block of
-each, which is what is left when other programs on the machine are quiet. The table goes to stdout.
+One thread. Each row measures its calls in turns in one run, in time that the thread computed. Given
+are the medians of the rounds; a ratio is the median of the ratios within each round. ``--before``
+takes an older binary of the kernel along, in the same turns.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import platform
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -24,27 +28,35 @@ from torch import Tensor
 
 import torchtap as tt
 from torchtap.stats.kernels import _kernel, native
+from torchtap.stats.measure import SAMPLE
+from torchtap.stats.statistics import NUM_TENSORS
 
 Call = Callable[[], object]
 NUM_STATISTICS = 11
-SAMPLE = 4096
+OLDER: list[Any] = []
+"""An older binary, if there is one to compare with."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """One row: microseconds of the yardstick and of ours."""
+    """One row: microseconds of the yardstick, of ours and of an older binary, by round."""
 
     what: str
     yardstick: str
-    before: float
-    ours: float
+    times: Sequence[Sequence[float]]
     wanted: str
 
     def cells(self) -> tuple[str, ...]:
         """The row as text."""
-        ratio = self.ours / self.before
+        before, ours, *older = self.times
+        ratio = median(b / a for a, b in zip(before, ours, strict=True))
         shown = f"{ratio:.2f}x" if ratio > 0.1 else f"1/{1 / ratio:.0f}"
-        return (self.what, self.yardstick, duration(self.before), duration(self.ours), shown)
+        gained = [median(b / a for a, b in zip(one, ours, strict=True)) for one in older]
+        columns = [duration(median(one)) for one in self.times]
+        if OLDER:
+            columns += [""] * (3 - len(columns))
+            shown += "" if not gained else f" ({gained[0]:.2f} of before)"
+        return (self.what, self.yardstick, *columns, shown, self.wanted)
 
 
 def duration(microseconds: float) -> str:
@@ -54,23 +66,25 @@ def duration(microseconds: float) -> str:
     return f"{microseconds / 1000:.3g} ms"
 
 
-def fastest(calls: Sequence[Call], *, rounds: int, numel: int) -> list[float]:
-    """Microseconds of each call: the fastest block of each, measured in turns."""
+def in_turns(calls: Sequence[Call], *, rounds: int, numel: int) -> list[list[float]]:
+    """Microseconds of each call, by round."""
     repeats = max(1, 400_000 // max(numel, 1))
-    best = [float("inf")] * len(calls)
-    for _ in range(rounds):
-        for place, call in enumerate(calls):
-            start = time.perf_counter()
+    found: list[list[float]] = [[] for _ in calls]
+    for number in range(rounds):
+        for turn in range(len(calls)):
+            place = (number + turn) % len(calls)  # Whoever comes first finds colder caches.
+            start = time.thread_time()
             for _ in range(repeats):
-                call()
-            best[place] = min(best[place], (time.perf_counter() - start) / repeats * 1e6)
-    return best
+                calls[place]()
+            found[place].append((time.thread_time() - start) / repeats * 1e6)
+    return found
 
 
 class Target:
-    """A row and a histogram to measure into."""
+    """A row and a histogram to measure into, with one binary."""
 
-    def __init__(self) -> None:
+    def __init__(self, kernel: Any = _kernel) -> None:
+        self.accumulate = kernel.accumulate
         self.row = torch.zeros(16, dtype=torch.float64)
         self.row[6], self.row[7] = torch.inf, -torch.inf
         self.histogram = torch.zeros(8192, dtype=torch.int64)
@@ -79,27 +93,35 @@ class Target:
         """The whole Python call, addresses included; it holds on to what they are of."""
         code, row = native.DTYPES[tensor.dtype], self.row.data_ptr()
         counts = self.histogram.data_ptr() if histogram else 0
-        accumulate = native.accumulate_address
+        accumulate, numbers = self.accumulate, self.row.numpy()
 
         def measure(keep: Target = self) -> None:
+            numbers[NUM_TENSORS] = 0  # As in a new step.
             accumulate(tensor.data_ptr(), tensor.numel(), code, row, counts, sample, 1)
 
         return measure
 
 
-def against_sum(tensor: Tensor, rounds: int, name: str, wanted: Sequence[str]) -> list[Result]:
+WAYS: dict[str, dict[str, Any]] = {
+    "statistics": {},
+    "with every element in the histogram": {"histogram": True},
+    f"with a sample of {SAMPLE:,}": {"histogram": True, "sample": SAMPLE},
+}
+
+
+def against_sum(
+    tensor: Tensor, rounds: int, name: str, wanted: Sequence[str], ways: int = len(WAYS)
+) -> list[Result]:
     """Statistics alone, with all of the histogram, and with a sample of it."""
-    target = Target()
-    ways = {
-        "statistics": target.call(tensor),
-        "with every element in the histogram": target.call(tensor, histogram=True),
-        f"with a sample of {SAMPLE:,}": target.call(tensor, histogram=True, sample=SAMPLE),
-    }
-    before, *ours = fastest([tensor.sum, *ways.values()], rounds=rounds, numel=tensor.numel())
-    limits = [*wanted, *["-"] * 3]
+    asked = list(WAYS.items())[:ways]
+    calls: list[Call] = [tensor.sum]
+    for kernel in (_kernel, *OLDER):
+        calls += [Target(kernel).call(tensor, **options) for _, options in asked]
+    before, *others = in_turns(calls, rounds=rounds, numel=tensor.numel())
+    limits = [*wanted, *["-"] * len(asked)]
     return [
-        Result(f"{name}, {way}", "torch.sum", before, one, limit)
-        for way, one, limit in zip(ways, ours, limits, strict=False)
+        Result(f"{name}, {way}", "torch.sum", [before, *others[place :: len(asked)]], limit)
+        for place, ((way, _), limit) in enumerate(zip(asked, limits, strict=False))
     ]
 
 
@@ -125,9 +147,9 @@ def one_call(rounds: int) -> list[Result]:
         "with histogram": (lambda: tt.measure(tensor), "< 20 us"),
     }
     calls = [tensor.sum, *(call for call, _ in ways.values())]
-    before, *ours = fastest(calls, rounds=rounds, numel=tensor.numel())
+    before, *ours = in_turns(calls, rounds=rounds, numel=tensor.numel())
     return [
-        Result(f"tt.measure of float32[1,000], {way}", "torch.sum", before, one, limit)
+        Result(f"tt.measure of float32[1,000], {way}", "torch.sum", [before, one], limit)
         for (way, (_, limit)), one in zip(ways.items(), ours, strict=True)
     ]
 
@@ -138,7 +160,7 @@ def other_values(rounds: int) -> list[Result]:
     relu, shifted = relu.relu(), shifted + 1000
     holes[::1000] = torch.nan
     return [
-        against_sum(tensor, rounds, f"float32[1,000,000] {name}", ["-"])[0]
+        against_sum(tensor, rounds, f"float32[1,000,000] {name}", ["-"], 1)[0]
         for name, tensor in (
             ("after a ReLU", relu),
             ("of mean 1000 and std 1", shifted),
@@ -155,7 +177,7 @@ def other_dtypes(rounds: int) -> list[Result]:
         if dtype is not torch.float32:
             name = f"{str(dtype).removeprefix('torch.')}[1,000,000]"
             wanted = ["<= 3.5x" if dtype is torch.bfloat16 else "-"]
-            rows += against_sum(source.to(dtype), rounds, name, wanted)[:1]
+            rows += against_sum(source.to(dtype), rounds, name, wanted, 1)
     return rows
 
 
@@ -191,10 +213,9 @@ def against_stock(rounds: int) -> list[Result]:
     tensor = torch.randn(1_000_000)
     ways = (stock_separate, stock_fused, stock_chunks)
     calls: list[Call] = [lambda way=way: way(tensor) for way in ways]  # type: ignore[misc]
-    best = fastest([Target().call(tensor), *calls], rounds=rounds, numel=tensor.numel())
-    ours, *stock = best
+    ours, *stock = in_turns([Target().call(tensor), *calls], rounds=rounds, numel=tensor.numel())
     return [
-        Result("float32[1,000,000], statistics", way.__name__, before, ours, "1/10")
+        Result("float32[1,000,000], statistics", way.__name__, [before, ours], "1/10")
         for way, before in zip(ways, stock, strict=True)
     ]
 
@@ -208,8 +229,8 @@ def channels_and_sums(rounds: int) -> list[Result]:
         def measure(tensor: Tensor = tensor, table: Tensor = table) -> None:
             native.accumulate_channels(tensor, table)
 
-        best = fastest([tensor.sum, measure], rounds=rounds, numel=tensor.numel())
-        rows.append(Result(f"float32{list(shape)}, each of dim 1", "torch.sum", *best, "-"))
+        times = in_turns([tensor.sum, measure], rounds=rounds, numel=tensor.numel())
+        rows.append(Result(f"float32{list(shape)}, each of dim 1", "torch.sum", times, "-"))
     for shape in ((64, 128), (256, 4096)):
         tensor, sums = torch.randn(shape), torch.zeros(shape[1:], dtype=torch.float64)
 
@@ -225,8 +246,8 @@ def channels_and_sums(rounds: int) -> list[Result]:
         def stock(tensor: Tensor = tensor, sums: Tensor = sums) -> None:
             sums.add_(tensor.sum(0, dtype=torch.float64))
 
-        best = fastest([stock, add], rounds=rounds, numel=tensor.numel())
-        rows.append(Result(f"float32{list(shape)}, sum over dim 0", "sum + add_", *best, "-"))
+        times = in_turns([stock, add], rounds=rounds, numel=tensor.numel())
+        rows.append(Result(f"float32{list(shape)}, sum over dim 0", "sum + add_", times, "-"))
     return rows
 
 
@@ -241,54 +262,78 @@ def cpu_model() -> str:
 
 def table(rows: Sequence[Result]) -> str:
     """In Markdown."""
-    lines = ["| what | against | it takes | ours | ratio | wanted |", "|---|---|---|---|---|---|"]
-    lines += ["| " + " | ".join((*row.cells(), row.wanted)) + " |" for row in rows]
+    older = ["before"] if OLDER else []
+    head = ["what", "against", "it takes", "ours", *older, "ratio", "wanted"]
+    lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
+    lines += ["| " + " | ".join(row.cells()) + " |" for row in rows]
     return "\n".join(lines)
 
 
-def page(rows: Sequence[Result], command: str) -> str:
-    """The table and what it was measured with."""
+def load(path: Path) -> Any:
+    """Return another binary of the kernel."""
+    spec = importlib.util.spec_from_file_location(_kernel.__name__, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def page(tables: Mapping[str, Sequence[Result]], command: str) -> str:
+    """A table for each instruction set, and what it was measured with."""
     return "\n".join(
         [
             "# What measuring costs",
             "",
-            f"`{command}`, one thread, fastest block of each call, in turns in one run.",
+            f"`{command}`: one thread, in turns in one run, time that the thread computed,",
+            "medians of the rounds; a ratio is the median of those within each round.",
             f"Python {platform.python_version()}, torch {torch.__version__}, "
-            f"{platform.system()}, {cpu_model()}, {os.cpu_count()} cores, "
-            f"kernel: {_kernel.capabilities()}.",
+            f"{platform.system()}, {cpu_model()}, {os.cpu_count()} cores.",
             "",
             f'"Statistics" are {NUM_STATISTICS} and more: number of elements, of finite ones, of',
             "zeros, NaN, Inf, -Inf and subnormals; mean, variance, L1, L2, min and max. Every",
             "sum is kept in float64. Times are of the whole Python call.",
+            *(["`before` is an older binary, in the same turns."] if OLDER else []),
             "",
-            table(rows),
-            "",
+            *(
+                line
+                for name, rows in tables.items()
+                for line in (f"## {name}", "", table(rows), "")
+            ),
         ]
     )
+
+
+MEASURED = (
+    float32_by_size,
+    one_call,
+    other_values,
+    other_dtypes,
+    channels_and_sums,
+    against_stock,
+)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=25)
     parser.add_argument("--markdown", type=Path, help="write the table there too")
-    parser.add_argument("--force", default="", help="avx512, avx2 or baseline")
+    parser.add_argument("--force", default="", help="instruction sets: avx512,avx2,baseline")
+    parser.add_argument("--before", type=Path, help="an older binary of the kernel")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    _kernel.force(arguments.force)
-    rows: list[Result] = []
-    for measure in (
-        float32_by_size,
-        one_call,
-        other_values,
-        other_dtypes,
-        channels_and_sums,
-        against_stock,
-    ):
-        rows += measure(arguments.rounds)
-        print(f"{measure.__name__} done", file=sys.stderr)
+    OLDER.extend([load(arguments.before)] if arguments.before else [])
+    tables: dict[str, list[Result]] = {}
+    for name in arguments.force.split(","):
+        for kernel in (_kernel, *OLDER):
+            kernel.force(name)
+        rows = tables.setdefault(_kernel.capabilities(), [])
+        for measure in MEASURED:
+            rows += measure(arguments.rounds)
+            print(f"{_kernel.capabilities()}: {measure.__name__} done", file=sys.stderr)
     command = "python benchmarks/kernel.py"
     command += f" --rounds {arguments.rounds}" if arguments.rounds != 25 else ""
-    text = page(rows, command + (f" --force {arguments.force}" if arguments.force else ""))
+    command += " --before BINARY" if OLDER else ""
+    text = page(tables, command + (f" --force {arguments.force}" if arguments.force else ""))
     print(text)
     if arguments.markdown:
         arguments.markdown.write_text(text)

@@ -60,6 +60,22 @@ class Compared(NamedTuple):
         return Result(what, f"{self.ratio:.3f}x", wanted, detail)
 
 
+def publish(page: Callable[[], str], doc: str | None) -> None:
+    """Run a script without a clock: print its page, and write it where ``--markdown`` says.
+
+    Args:
+        page: makes it.
+        doc: docstring of the script.
+    """
+    asked = argparse.ArgumentParser(description=(doc or "").partition("\n")[0])
+    asked.add_argument("--markdown", type=Path)
+    given = asked.parse_args()
+    text = page()
+    print(text)
+    if given.markdown:
+        given.markdown.write_text(text)
+
+
 def compare(
     plain: Step,
     other: Step,

@@ -8,7 +8,6 @@ a gradient is ``torch.autograd.grad`` on a twin in float64, in which nothing wor
 
 from __future__ import annotations
 
-import argparse
 import copy
 import sys
 import tempfile
@@ -21,8 +20,10 @@ from torch import Tensor, nn
 
 import torchtap as tt
 
+sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 from models import resnet18
+from report import publish
 
 Values = dict[str, Tensor]
 _NEAR = 1e-3  # Of the norm: how far float32 may be from float64.
@@ -152,16 +153,5 @@ def page() -> str:
     return "\n".join(rows) + "\n"
 
 
-def main() -> None:
-    """Entry point of the script."""
-    asked = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    asked.add_argument("--markdown", type=Path)
-    given = asked.parse_args()
-    text = page()
-    print(text)
-    if given.markdown:
-        given.markdown.write_text(text)
-
-
 if __name__ == "__main__":
-    main()
+    publish(page, __doc__)

@@ -5,8 +5,10 @@
     .venv/bin/python tools/shape.py --enters 'tt.open(folder)[site]'
 
 A *box* is a room (a folder at the top of the package), an *arrow* an import from one box into
-another, a *floor* the longest chain of arrows. A *way* is one call on a small net: how many
-files and functions of torchtap it enters (comprehensions and lambdas belong to their function).
+another, a *floor* the longest chain of arrows. Names that a room takes from the public face, as a
+user does, are counted apart. A *way* is one call on a small net: how many files and functions of
+torchtap it enters (comprehensions and lambdas belong to their function). The limits that stand here
+are held by ``tests/docs/test_shape.py``.
 """
 
 from __future__ import annotations
@@ -29,6 +31,14 @@ import torchtap as tt
 
 SOURCE = Path(tt.__file__).parent
 MOST_METHODS = 18
+MOST_BOXES, MOST_ARROWS, MOST_FLOORS = 18, 60, 9
+MOST_ENTERED = {
+    "watch, forward": (20, 60),
+    "tt.open(folder)[site]": (20, 80),
+    "tt.cam(layer=)": (35, 220),
+    "an explained error": (12, 70),
+}
+"""Way -> most files, and most functions, that it enters."""
 ENTRANCES = {"__init__", "__main__"}
 """Files at the top that only lead into the rooms: the lazy face, and ``python -m torchtap``."""
 OF_OTHERS = {
@@ -73,8 +83,8 @@ def box_of(path: Path) -> str:
     return parts[0] if len(parts) > 1 else path.stem
 
 
-def print_map() -> None:
-    """Print boxes, arrows, floors and circles."""
+def arrows_between() -> tuple[set[str], dict[str, set[str]]]:
+    """All boxes, and for each those that it imports from."""
     arrows: dict[str, set[str]] = defaultdict(set)
     boxes = {box_of(path) for path in trees()} - ENTRANCES
     for path, tree in trees().items():
@@ -83,11 +93,30 @@ def print_map() -> None:
             other = name.split(".")[1] if name.startswith("torchtap.") else ""
             if other in boxes and other != own and own not in ENTRANCES:
                 arrows[own].add(other)
+    return boxes, arrows
+
+
+def print_map() -> None:
+    """Print boxes, arrows, floors, circles, and who uses the public face."""
+    boxes, arrows = arrows_between()
     order = floors(arrows, boxes)
     print(f"boxes    {len(boxes)}: {', '.join(sorted(boxes))}")
     print(f"arrows   {sum(map(len, arrows.values()))}")
     print(f"floors   {max(order.values())}")
     print(f"circles  {sum(box in reached(arrows, box) for box in boxes)}")
+    for box, names in sorted(users_of_the_face().items()):
+        print(f"face     {box}: {', '.join(sorted(names))}")
+
+
+def users_of_the_face() -> dict[str, set[str]]:
+    """Box -> the public names that it calls by ``import torchtap as tt``."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for path, tree in trees().items():
+        for node in ast.walk(tree) if "torchtap" in imported(tree) else ():
+            is_read = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+            if is_read and node.value.id == "tt":
+                found[box_of(path)].add(node.attr)
+    return found
 
 
 def imported(tree: ast.Module) -> Iterator[str]:

@@ -14,7 +14,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from torchtap.core.record import EVAL, FORWARD
-from torchtap.core.torch_private import is_in_function, num_microbatches_of, stage_codes
+from torchtap.core.torch_private import STAGES, is_in_function, num_microbatches_of, stage_codes
 from torchtap.hooks.tap import Tap
 
 NO_GRADIENTS = "gradients of evaluation forwards (phase 'eval') are not recorded"
@@ -148,8 +148,7 @@ class Pipelining:
 
     def infers_shapes(self) -> bool:
         """Return whether a stage runs the model to learn shapes; note a stage that trains it."""
-        codes = stage_codes()
-        return codes is not None and self._look(*codes)
+        return STAGES in sys.modules and self._look(*stage_codes())
 
     def _look(self, learning: CodeType, running: CodeType) -> bool:
         frame: FrameType | None = sys._getframe(1)

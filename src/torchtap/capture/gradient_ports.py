@@ -24,7 +24,7 @@ from torchtap.core.torch_private import (
 from torchtap.hooks.backwards import Backwards
 from torchtap.hooks.calls import Call
 from torchtap.hooks.checkpoint_calls import is_graph_discarded
-from torchtap.hooks.followed_views import FollowedViews, can_be_followed
+from torchtap.hooks.followed_views import FollowedViews
 from torchtap.hooks.graph_edges import (
     EDITED,
     BoundaryEdge,
@@ -189,7 +189,7 @@ class Gradients:
         elif call >= 0 and (current_task() == -1 or not is_graph_discarded()):
             pending = PendingGradient(self, state, call, phase, labels)
             self._hook(tensor, GradHook(pending.add))
-            self._follow(tensor, pending, None)
+            pending.views = self.views.follow(tensor, pending)
 
     def expect_plain(self, state: SiteState, tensor: Tensor, call: int, *, is_view: bool) -> None:
         """Receive the gradient of a plain tensor of a training forward: ``expect`` in short.
@@ -202,8 +202,7 @@ class Gradients:
         """
         if is_view:
             pending = PendingGradient(self, state, call, FORWARD)
-            if not tensor._base.is_leaf:  # type: ignore[union-attr]
-                pending.views = (self.views.follow(tensor, pending),)
+            pending.views = self.views.follow(tensor, pending)
             hook = GradHook(pending.add)
         else:
             state.expected += 1
@@ -225,10 +224,6 @@ class Gradients:
 
     def _begin(self, _: Tensor | None) -> None:
         self.backwards.number()
-
-    def _follow(self, tensor: Tensor, pending: PendingGradient, argument: Geometry | None) -> None:
-        if can_be_followed(tensor):
-            pending.views = (*pending.views, self.views.follow(tensor, pending, argument))
 
     # ------------------------------------------------------------------ through a module
 
@@ -345,9 +340,9 @@ class Gradients:
             # A write into a view of the argument goes past the view's node.
             if output._is_view() and output._base is not None:
                 if output._base is tensor:
-                    self._follow(output, pending, Geometry.whole(tensor))
+                    pending.views += self.views.follow(output, pending, Geometry.whole(tensor))
                 elif tensor._is_view() and output._base is tensor._base:
-                    self._follow(output, pending, geometry_in_base(tensor))
+                    pending.views += self.views.follow(output, pending, geometry_in_base(tensor))
 
     # ------------------------------------------------------------------ hooks on tensors
 
@@ -362,7 +357,7 @@ class Gradients:
             return
         self.on_tensors.put(tensor, hook)
 
-    def release_leaves(self, *, force: bool) -> None:
+    def _release_leaves(self, *, force: bool) -> None:
         """Take the hooks off tensors that outlive their graph; those that fired, or all."""
         kept = []
         for handle, owner in self._leaves:
@@ -374,7 +369,7 @@ class Gradients:
 
     def release(self) -> None:
         """Take every hook off, also those on tensors of graphs that are still alive."""
-        self.release_leaves(force=True)
+        self._release_leaves(force=True)
         self.on_tensors.release()
         for handle in self._handles:
             handle.remove()
@@ -392,7 +387,9 @@ class Gradients:
         return getattr(owner, "gradients", owner) is self  # Of one gradient, or of all.
 
     def prune(self, *, force: bool) -> None:
-        """Forget what belongs to graphs that were freed."""
+        """Forget what belongs to graphs that were freed, and to leaves whose gradient came."""
+        if self._leaves and (force or current_task() == -1):
+            self._release_leaves(force=force)
         if not force and len(self.on_tensors.tables) + len(self._handles) < self._prune_at:
             return
         self.on_tensors.prune()

@@ -125,7 +125,9 @@ class Watch(Closable, Printed):
             if rules:
                 self._source.live_rules = LiveRules(self.run, rules)
                 delivery.after_step(self._source.live_rules.after_step)
-        except BaseException:
+        except (
+            BaseException
+        ):  # Whatever a sink raises, or an interrupt: no hook may stay. It goes on.
             self._engine.detach()
             delivery.close(raising=False)
             raise

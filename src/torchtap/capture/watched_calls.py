@@ -169,7 +169,6 @@ class WatchedCalls:
         self._is_state_taken = self._has_trained = False
         self.hooks.restart()
         self.gradients.backwards.restart()
-        self.gradients.release_leaves(force=True)
         self.gradients.prune(force=True)
         self.gradients.views.drop()
 
@@ -306,8 +305,6 @@ class WatchedCalls:
             self._was_training = mode
             self.copy_policy.forget()
         self.gradients.prune(force=False)
-        if current_task() == -1:
-            self.gradients.release_leaves(force=False)
         self.take_state()
 
     def take_state(self, *, is_late: bool = False) -> None:

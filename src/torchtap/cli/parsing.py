@@ -136,7 +136,7 @@ def _new_attempt(path: Path, *, resume: bool) -> Iterator[Disk]:
     disk = Disk(path, resume=resume)
     try:
         yield disk
-    except BaseException:
+    except BaseException:  # The model may raise anything, Ctrl-C may come: it is told as it is.
         discard_attempt(disk)
         raise
 

@@ -52,7 +52,7 @@ def together() -> Iterator[None]:
     group = distributed.new_group(backend=backend, timeout=_LONGEST)
     try:
         yield
-    except BaseException:
+    except BaseException:  # However this rank leaves, the others must be told; it is raised again.
         with suppress(RuntimeError):  # Ranks that have ended need not be told.
             # Not waited for: it is here so that the others do not wait for this rank.
             distributed.barrier(group, async_op=True)

@@ -31,10 +31,12 @@ def require(door: str, *models: object) -> None:
         CaptureError: a private name of PyTorch that it needs is gone.
         InputError: one of the models is none.
     """
-    _warn_once()
+    if not _has_warned:
+        _warn_once()
     for model in models:
-        _refuse_no_module(door, model)
-    gone = missing(door)
+        if not isinstance(model, nn.Module):
+            raise _no_module(door, model)
+    gone = [one for one in _of_door(door) if not one.is_there()]
     if gone:
         needed = "; ".join(f"{one.name} ({one.purpose})" for one in gone)
         raise CaptureError(
@@ -44,9 +46,11 @@ def require(door: str, *models: object) -> None:
         )
 
 
-def _refuse_no_module(door: str, model: object) -> None:
-    if isinstance(model, nn.Module):
-        return
+require_once = cache(require)
+""":func:`require` of doors that need no private name: its warning alone can come, once."""
+
+
+def _no_module(door: str, model: object) -> InputError:
     way = ""
     if isinstance(model, type) and issubclass(model, nn.Module):
         what = f"the class {model.__name__}"
@@ -55,12 +59,7 @@ def _refuse_no_module(door: str, model: object) -> None:
         what = kind_of(model)
         if callable(model):
             way = "; call the function in the forward of one"
-    raise InputError(f"{door} got {what} as model; expected a torch.nn.Module{way}.")
-
-
-def missing(door: str) -> list[PrivateName]:
-    """Return the private names that a door needs and this PyTorch lacks."""
-    return [one for one in _of_door(door) if not one.is_there()]
+    return InputError(f"{door} got {what} as model; expected a torch.nn.Module{way}.")
 
 
 @cache
@@ -83,8 +82,6 @@ def untried() -> str:
 
 def _warn_once() -> None:
     global _has_warned
-    if _has_warned:
-        return
     _has_warned = True
     names = untried()
     if names:

@@ -34,6 +34,7 @@ def is_of_standard(file: str) -> bool:
     return file.startswith((STANDARD, "<frozen")) and not is_of_package(file)
 
 
+@functools.cache
 def is_of_library(file: str) -> bool:
     """Return whether code is of PyTorch, torchtap, the standard library or an installed package."""
     return file.startswith((TORCH, OURS, STANDARD, "<frozen")) or is_of_package(file)

@@ -595,19 +595,18 @@ def fsdp_parameters() -> Iterator[Any]:
             yield from group.fsdp_params
 
 
-def stage_codes() -> tuple[CodeType, CodeType] | None:
+STAGES = "torch.distributed.pipelining.stage"
+"""Module of the stages of pipelines, which is imported where a program has any."""
+
+
+def stage_codes() -> tuple[CodeType, CodeType]:
     """Code of what a stage of a pipeline runs its module by: to learn shapes, and in training.
 
-    ``stage_index`` and ``num_stages`` are read of the object that runs the latter.
-
-    Returns:
-        ``None`` where ``torch.distributed.pipelining`` was not imported.
+    ``stage_index`` and ``num_stages`` are read of the object that runs the latter. To be called
+    where :data:`STAGES` is imported.
     """
-    stages: Any = sys.modules.get("torch.distributed.pipelining.stage")
-    if stages is None:
-        return None
-    learning = stages.PipelineStage._forward_metadata_inference.__code__
-    return learning, stages.PipelineStage.forward_one_chunk.__code__
+    stage: Any = sys.modules[STAGES].PipelineStage
+    return stage._forward_metadata_inference.__code__, stage.forward_one_chunk.__code__
 
 
 def num_microbatches_of(schedule: Any) -> int:
@@ -896,6 +895,7 @@ ATTRIBUTES: Mapping[str, str] = MappingProxyType(
         "_saved_dim1": "which dims a transpose exchanged",
         "_saved_training": "whether a batch norm was in training mode",
         "_saved_self": "what an operation keeps, by the name of its argument",
+        "_saved_self_sym_sizes": "the sizes of the tensor that an operation reduced or widened",
         "_saved_other": "what an operation keeps",
         "_saved_mask": "what an operation keeps",
         "_saved_condition": "what an operation keeps",

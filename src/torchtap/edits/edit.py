@@ -64,7 +64,7 @@ class Edit(Closable, Printed):
             for _, editor in self._editors:
                 editor.attach(modules)
             self._begin_step(0)
-        except BaseException:
+        except BaseException:  # An interrupt, too, leaves no hook behind.
             self._detach()
             raise
 

@@ -18,7 +18,7 @@ from torchtap.core.user_functions import place
 from torchtap.edits.checked_edit import CheckedEdit
 from torchtap.hooks.backwards import Backwards
 from torchtap.hooks.calls import number_in_report
-from torchtap.hooks.followed_views import FollowedViews, ViewState, can_be_followed
+from torchtap.hooks.followed_views import FollowedViews, ViewState
 from torchtap.hooks.graph_edges import EDITED, Geometry
 from torchtap.hooks.module_hook import keep_dynamo_out
 from torchtap.hooks.tap import EditGradHook, GradHook, SiteState
@@ -237,8 +237,8 @@ class GradientEdits:
         return tensor
 
     def _follow(self, tensor: Tensor, edit: GradientEdit) -> None:
-        if can_be_followed(tensor):
-            edit.view = self.views.follow(tensor, edit)
+        (edit.view,) = self.views.follow(tensor, edit) or (None,)
+        if edit.view is not None:
             # An edit may wait for its backward long after the forward: the version is asked, not
             # the memory.
             edit.view.release_memory()

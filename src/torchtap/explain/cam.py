@@ -169,7 +169,8 @@ def cam(
         (torch.Size([2, 6, 6]), '0', (7, 7))
     """
     require("tt.cam", model)
-    refuse_unknown(model, kwargs, "argument of tt.cam", _ARGUMENTS)
+    if kwargs:
+        refuse_unknown(model, kwargs, "argument of tt.cam", _ARGUMENTS)
     with walked_once(model):
         subject = Subject(model, inputs, kwargs)
         sites = () if layer is None else tuple(asked_layers(model, layer))

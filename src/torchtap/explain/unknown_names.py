@@ -77,8 +77,6 @@ def refuse_unknown(model: nn.Module, given: Collection[str], what: str, own: Seq
     Raises:
         InputError: it is none; the message says which there are.
     """
-    if not given:
-        return
     try:
         parameters = inspect.signature(model.forward).parameters.values()
     except (AttributeError, TypeError, ValueError):  # No module, or compiled code.

@@ -13,7 +13,7 @@ from typing import Any, Literal, ParamSpec, TypeVar, overload
 import torch
 from torch import nn
 
-from torchtap.core.doors import require
+from torchtap.core.doors import require_once
 from torchtap.core.errors import InputError
 from torchtap.core.torch_private import run_uncompiled
 from torchtap.failures.added_notes import add_notes
@@ -86,7 +86,7 @@ def explain_errors(
         ...     print(error.__notes__[0].splitlines()[0])
         torchtap: 1 (Linear) takes 8 features in the last dimension of its input, which has 3.
     """
-    require("tt.explain_errors")
+    require_once("tt.explain_errors")
     if model is not None and not isinstance(model, nn.Module):
         raise InputError(
             f"model is {type(model).__name__}; expected an nn.Module whose modules are to be "

@@ -119,6 +119,8 @@ def _position_of(node: ast.AST) -> Place | None:
     return node.lineno, end_line, node.col_offset, end
 
 
+# A note asks several times for the same expression: as operand, as call, as operation.
+@lru_cache(maxsize=1024)
 def written(node: ast.AST, file: str = "") -> str:
     """An expression or statement as source, in one line: as the file has it, if that is given."""
     last = getattr(node, "end_lineno", None) if isinstance(node, ast.expr | ast.stmt) else None
@@ -135,6 +137,7 @@ def written(node: ast.AST, file: str = "") -> str:
     return " ".join(b"".join(parts).decode().split())
 
 
+@lru_cache(maxsize=256)
 def grouped(text: str) -> str:
     """Return an expression as it stands before ``.method()``, ``[...]`` or an operator.
 

@@ -37,12 +37,6 @@ class ViewState:
         self.version = version
         self.is_repaired = False
 
-    @classmethod
-    def of(cls, view: Tensor) -> ViewState:
-        """Watch a view that is returned."""
-        # detach() shares the version counter; that of ``data`` is its own (pytorch/pytorch#5396).
-        return cls(view.detach(), view._version)
-
     def release_memory(self) -> None:
         """Hold the memory of the view no longer: an empty alias shares the version counter too.
 
@@ -155,19 +149,22 @@ class FollowedViews(Generic[AnyGradient]):
 
     def follow(
         self, view: Tensor, gradient: AnyGradient, argument: Geometry | None = None
-    ) -> ViewState:
-        """Follow a view from now on.
+    ) -> tuple[ViewState, ...]:
+        """Follow a view from now on; return its state, or nothing of what cannot be followed.
 
         Args:
-            view: a plain tensor, see :func:`can_be_followed`.
+            view: a tensor, see :func:`can_be_followed`.
             gradient: of the view.
             argument: where that is the gradient of the module's argument, of which the view is a
                 part, geometry of the argument in the base.
         """
-        watch = ViewState.of(view)
+        if not can_be_followed(view):
+            return ()
+        # detach() shares the version counter; that of ``data`` is its own (pytorch/pytorch#5396).
+        watch = ViewState(view.detach(), view._version)
         followed = FollowedView(view, gradient, argument, sequence_number(), watch)
         self.inside.views.append(followed)
-        return watch
+        return (watch,)
 
     def leave(self, first: int, returned: Collection[int], *, is_outermost: bool) -> None:
         """A call ends: follow the views that were overwritten within it to their new nodes.

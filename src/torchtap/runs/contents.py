@@ -144,13 +144,14 @@ class Contents:
         places = self.index.filter_places(self.index.places_of(site), phase)
         for name, wanted in (("step", step), ("call", call), ("backward", backward)):
             if wanted is not None:
-                places = places[self.index.column_at(name, places) == wanted]
+                places = places[self.recorded.column_at(name, places) == wanted]
         if not len(places):
             self._refuse_measured(site)
             raise SiteError(self.index.no_record_message(site, step, call, backward, phase))
         # Of several backwards the one that came last.
-        steps, calls = self.index.column_at("step", places), self.index.column_at("call", places)
-        return self.recorded[int(places[np.lexsort((places, calls, steps))[-1]])]
+        steps, calls = (self.recorded.column_at(name, places) for name in ("step", "call"))
+        newest = np.lexsort((places, calls, steps))[-1:]
+        return next(self.recorded.at(places[newest]))
 
     def records(
         self,
@@ -209,9 +210,9 @@ class Contents:
     def _rows_of(self, site: Site) -> SiteRows:
         self._refuse_measured(site)
         places = self.index.filter_places(self.index.places_of(site), self.phase)
-        steps, calls = self.index.column_at("step", places), self.index.column_at("call", places)
+        steps, calls = (self.recorded.column_at(name, places) for name in ("step", "call"))
         places = places[np.lexsort((places, calls, steps))]
-        steps, calls = self.index.column_at("step", places), self.index.column_at("call", places)
+        steps, calls = (self.recorded.column_at(name, places) for name in ("step", "call"))
         # Of several backwards through one call the last.
         is_last = np.ones(len(places), dtype=bool)
         is_last[:-1] = (np.diff(steps) != 0) | (np.diff(calls) != 0)

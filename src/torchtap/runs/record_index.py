@@ -37,10 +37,6 @@ class RecordIndex:
         """Return a column of all records, see :meth:`Records.column`."""
         return self._records.column(name)[: self.length]
 
-    def column_at(self, name: str, places: Places) -> NDArray[Any]:
-        """Return a column at some places."""
-        return self._records.column_at(name, places)
-
     def is_recorded(self, site: Site) -> bool:
         """Return whether a site has a record, in any phase."""
         return self._records.number_of(site) is not None
@@ -72,14 +68,14 @@ class RecordIndex:
         if phase is not None:
             places = places[self._records.in_phase(phase)[places]]
         if steps is not None:
-            places = places[np.isin(self.column_at("step", places), list(steps))]
+            places = places[np.isin(self._records.column_at("step", places), list(steps))]
         return places
 
     def by_step(self, site: Site) -> Mapping[int, Places]:
         """Places of the records of a site in each step."""
         if site not in self._steps_of:
             places = self.filter_places(self.places_of(site), self._phase)
-            steps = self.column_at("step", places)
+            steps = self._records.column_at("step", places)
             order = np.argsort(steps, kind="stable")
             known, starts = np.unique(steps[order], return_index=True)
             parts = np.split(places[order], starts[1:])
@@ -108,10 +104,11 @@ class RecordIndex:
             return places
         of_number = np.full((2, len(self._records.sites)), -1)
         of_number[:, reordered] = [[group[n] for n in reordered], [order[n] for n in reordered]]
-        slots = np.flatnonzero(of_number[0][self.column_at("site", places)] >= 0)
+        slots = np.flatnonzero(of_number[0][self._records.column_at("site", places)] >= 0)
         movable = places[slots]
-        numbers = self.column_at("site", movable)
-        call = [self.column_at(name, movable) for name in ("backward", "phase", "call", "step")]
+        numbers = self._records.column_at("site", movable)
+        column_at = self._records.column_at
+        call = [column_at(name, movable) for name in ("backward", "phase", "call", "step")]
         call.append(of_number[0][numbers])
         moved = places.copy()
         moved[slots[np.lexsort((movable, *call))]] = movable[
@@ -122,7 +119,7 @@ class RecordIndex:
     def phases_at(self, places: Places) -> list[str]:
         """The phases of the records at some places."""
         names = self._records.phase_table
-        return [names[number] for number in self.column_at("phase", places).tolist()]
+        return [names[number] for number in self._records.column_at("phase", places).tolist()]
 
     def records_of(self, site: Site, steps: Collection[int] | None = None) -> list[Record]:
         """The records of one site, in the order of their arrival."""
@@ -146,7 +143,8 @@ class RecordIndex:
     def facts(self, site_order: Sequence[Site]) -> Iterator[tuple[Site, int, str, Fact]]:
         """Site, step, phase, and dtype, shape and bytes of every record, in call order."""
         places = self.in_call_order(np.arange(self.length), site_order)
-        numbers, steps = (self.column_at(name, places).tolist() for name in ("site", "step"))
+        column_at = self._records.column_at
+        numbers, steps = (column_at(name, places).tolist() for name in ("site", "step"))
         phases = self.phases_at(places)
         for place, number, step, phase in zip(places.tolist(), numbers, steps, phases, strict=True):
             yield self._records.sites[number], step, phase, self._records.values.fact(place)
@@ -156,7 +154,7 @@ class RecordIndex:
     ) -> str:
         """Return the error message for a key without a record: what was asked for, what exists."""
         places = self.places_of(site)
-        steps, calls = (self.column_at(name, places).tolist() for name in ("step", "call"))
+        steps, calls = (self._records.column_at(name, places).tolist() for name in ("step", "call"))
         phases = self.phases_at(places)
         rows = list(zip(steps, calls, phases, strict=True))
         have = sorted({(step, number) for step, number, one in rows if one == phase})

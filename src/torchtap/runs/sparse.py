@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from torchtap.core.errors import RunError
-from torchtap.runs.store.dtypes import SPARSE, dense_dtype
+from torchtap.runs.store.dtypes import SPARSE, STORED
 from torchtap.runs.strided import COMPLEX_WITHOUT_NAME, nameable
 
 _LAYOUTS: dict[torch.layout, str] = {getattr(torch, name): name for name in SPARSE}
@@ -73,7 +73,7 @@ def unpacked(raw: Tensor, dtype: str, shape: tuple[int, ...], where: str) -> Ten
     from safetensors import SafetensorError
     from safetensors.torch import load
 
-    kind: torch.dtype = getattr(torch, dense_dtype(dtype))
+    kind: torch.dtype = getattr(torch, STORED[dtype].dtype)
     layout = dtype.partition(".")[2]
     try:
         whole: Any = raw.numpy()

@@ -287,7 +287,7 @@ def offload(
     if verify is not None:
         try:
             check_proof(done.verify(verify), tiers, done.report)
-        except BaseException:
+        except BaseException:  # The proof runs the user's model, which may raise anything.
             abandon(done)
             raise
     return done

@@ -88,7 +88,7 @@ class DiskTier:
         extent = file.reserve(layout.nbytes)
         try:
             file.write(extent, bytes_of(host, layout))
-        except BaseException:
+        except BaseException:  # A full disk or an interrupt: the extent is free again.
             file.drop(extent)
             raise
         return (file, extent), extent[1], None

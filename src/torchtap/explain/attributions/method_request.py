@@ -67,7 +67,8 @@ def request_of(model: nn.Module, method: str, kwargs: Mapping[str, Any]) -> Meth
         make = _prepared(NOISY[method].function, left, one, of)
     _refuse_others(model, method, of, left)
     own = [setting for setting in _own_settings(method, of) if setting != _BATCHING]
-    refuse_unknown(model, left, f"setting of {method!r}", own)
+    if left:
+        refuse_unknown(model, left, f"setting of {method!r}", own)
     values = (METHODS.get(method) or NOISY[method]).values
     return MethodRequest(method, make, not METHODS[of].needs_gradient, values, call, left)
 

@@ -21,7 +21,7 @@ from torchtap.core.ports import PORTS
 from torchtap.core.record import PHASES
 from torchtap.core.site import Site
 from torchtap.runs.store.checksum import crc32
-from torchtap.runs.store.dtypes import STORED, is_sparse_dtype
+from torchtap.runs.store.dtypes import STORED
 from torchtap.runs.store.layout import is_run_folder
 
 T = TypeVar("T")
@@ -175,7 +175,7 @@ class Header:
         dtype = entry.get("dtype") or _unnamed_dtype(tensor, is_real_view=entry["real_view"])
         shape = tensor.shape if STORED[dtype].width != 2 else tensor.shape[:-1]
         nbytes = math.prod(shape) * STORED[dtype].itemsize
-        if is_sparse_dtype(dtype):
+        if STORED[dtype].is_sparse:
             shape, nbytes = tuple(map(_whole, entry["shape"])), tensor.nbytes
         if not _can_be(dtype, tensor) or nbytes != tensor.nbytes or min(shape, default=0) < 0:
             raise RunError(

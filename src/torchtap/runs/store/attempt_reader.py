@@ -11,7 +11,7 @@ import numpy as np
 
 from torchtap.core.errors import RunError
 from torchtap.runs.store.commit import Commit
-from torchtap.runs.store.index import Index, checked, joined_indices
+from torchtap.runs.store.index import EMPTY, Index, checked, joined_indices
 from torchtap.runs.store.index_file import Sealed, read_index
 from torchtap.runs.store.layout import (
     ATTEMPT,
@@ -43,7 +43,7 @@ class AttemptReader:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.facts: dict[str, Any] = {}
-        self.index = Index.empty()
+        self.index = EMPTY
         self.lost: list[str] = []
         self._progress: TrainingProgress | None = None
         self._lines: list[bytes | str] = []

@@ -41,15 +41,9 @@ class Blocks:
         return int(self.starts[-1])
 
     @property
-    def times(self) -> NDArray[np.int64]:
-        """The number of repetitions of each block."""
-        times: NDArray[np.int64] = np.diff(self.starts) // self.periods
-        return times
-
-    @property
     def times_of_rows(self) -> NDArray[np.int64]:
         """The number of repetitions of each row that is kept."""
-        return np.repeat(self.times, self.periods)
+        return np.repeat(np.diff(self.starts) // self.periods, self.periods)
 
     def find(self, rows: Any) -> tuple[Any, Any]:
         """Return where rows stand among those that are kept, and in which repetition they are."""
@@ -103,7 +97,8 @@ class BlockColumn:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Column:
         """All rows."""
-        blocks, found = self._blocks, np.empty(len(self), self.dtype)
+        blocks = self._blocks
+        found = np.empty(len(blocks), self.dtype)
         growth = self._growth
         for start, end, period, base in zip(
             blocks.starts[:-1].tolist(),
@@ -243,9 +238,9 @@ def growth_of(blocks: Blocks, kept: NDArray[np.int64], column: Column) -> Column
 
 def grows_safely(blocks: Blocks, growths: Iterable[Column]) -> bool:
     """Return whether every repetition of every row stays within the numbers of 64 bits."""
-    is_repeated = blocks.times > 1
-    times = np.repeat(blocks.times[is_repeated], blocks.periods[is_repeated])
-    rows = np.repeat(is_repeated, blocks.periods)
+    times = blocks.times_of_rows
+    rows = times > 1
+    times = times[rows]
     return all(
         # In float64, where the product of two large numbers cannot wrap around.
         bool((np.abs(growth[rows].astype(np.float64)) * times < _MOST).all())

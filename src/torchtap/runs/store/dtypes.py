@@ -17,11 +17,15 @@ class Stored(NamedTuple):
         code: name of the dtype in the header.
         width: numbers of that dtype per element, the size of a last dimension; 0 for none.
         itemsize: bytes per element.
+        dtype: its own name, without a layout.
+        is_sparse: whether it has a sparse layout, as ``float32.sparse_coo``.
     """
 
     code: str
     width: int
     itemsize: int
+    dtype: str = ""
+    is_sparse: bool = False
 
 
 STORED = {
@@ -55,14 +59,7 @@ STORED = {
 """Name of a dtype of torch -> how it is stored."""
 SPARSE = ("sparse_coo", "sparse_csr", "sparse_csc", "sparse_bsr", "sparse_bsc")
 """Layouts of values that are stored as they are: each as the bytes of a safetensors file."""
-STORED |= {f"{name}.{layout}": Stored("U8", 0, 1) for name in [*STORED] for layout in SPARSE}
-
-
-def is_sparse_dtype(name: str) -> bool:
-    """Return whether a name is of a dtype with a sparse layout, as ``float32.sparse_coo``."""
-    return "." in name
-
-
-def dense_dtype(name: str) -> str:
-    """A dtype without its layout."""
-    return name.partition(".")[0]
+STORED = {
+    **{name: one._replace(dtype=name) for name, one in STORED.items()},
+    **{f"{name}.{layout}": Stored("U8", 0, 1, name, True) for name in STORED for layout in SPARSE},
+}

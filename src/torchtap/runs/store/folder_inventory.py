@@ -12,7 +12,7 @@ from torchtap.runs.meta import Meta, meta_of
 from torchtap.runs.single_file.description import Description, read_description
 from torchtap.runs.store.attempt_reader import AttemptReader
 from torchtap.runs.store.history import absences, current_values, valid_until_of
-from torchtap.runs.store.index import Index, joined_indices
+from torchtap.runs.store.index import EMPTY, joined_indices
 from torchtap.runs.store.layout import (
     RUN_FILE,
     SERIES,
@@ -45,7 +45,7 @@ def inventory_of_folder(path: Path) -> Inventory:
                 measured.append(read_description(last.folder / SERIES))
             except (OSError, RunError):
                 absent.append(Absence(WHOLE_RUN, f"{where}{SERIES_DAMAGED}"))
-    whole = joined_indices([index for index in indices if len(index)] or [Index.empty()])
+    whole = joined_indices([index for index in indices if len(index)] or [EMPTY])
     meta = metas[0] if len(ranks) == 1 else replace(metas[0], rank=None)
     if not measured:
         return inventory_of(whole, meta, absent)

@@ -15,8 +15,7 @@ from torchtap.core.errors import RunError
 from torchtap.core.record import PHASES
 from torchtap.core.site import Site
 from torchtap.runs.store.blocks import BlockColumn
-from torchtap.runs.store.dtypes import STORED, is_sparse_dtype
-from torchtap.runs.store.layout import is_value_file
+from torchtap.runs.store.dtypes import STORED
 
 Columns = Mapping[str, Any]
 """Arrays, or what computes their rows when they are asked for, as ``BlockColumn`` does."""
@@ -83,11 +82,6 @@ class Index:
         return len(self.columns["step"])
 
     @staticmethod
-    def empty() -> Index:
-        """Return an index of no value."""
-        return Index({name: np.zeros(0, kind) for name, kind in DTYPES.items()}, Tables())
-
-    @staticmethod
     def from_values(columns: Mapping[str, Sequence[Any]]) -> Index:
         """Return the index of values whose sites, labels and so on are given as they are."""
         tables, found = Tables(), {}
@@ -125,6 +119,10 @@ class Index:
         columns["site"] = columns["site"].recoded(numbers)
         names = [self.tables.site[number] for number in there.tolist()]
         return Index(columns, replace(self.tables, site=names))
+
+
+EMPTY = Index({name: np.zeros(0, kind) for name, kind in DTYPES.items()}, Tables())
+"""The index of no value."""
 
 
 def joined_indices(parts: Sequence[Index]) -> Index:
@@ -204,11 +202,12 @@ def expected_bytes(index: Index) -> NDArray[np.int64]:
 
     A sparse one has as many as it has.
     """
-    widths = np.array([STORED[name].itemsize for name in index.tables.dtype] or [0])
+    stored = [STORED[name] for name in index.tables.dtype]
+    widths = np.array([one.itemsize for one in stored] or [0])
     sizes = np.array([_numel(shape) for shape in index.tables.shape] or [0], dtype=np.int64)
     shapes = np.asarray(index.columns["shape"])
     found: NDArray[np.int64]
-    is_sparse = np.array([is_sparse_dtype(name) for name in index.tables.dtype])
+    is_sparse = np.array([one.is_sparse for one in stored])
     if is_sparse.any():
         dtypes = np.asarray(index.columns["dtype"])
         own = np.maximum(np.asarray(index.columns["nbytes"]), 0)
@@ -241,13 +240,6 @@ def parse_shape(text: str) -> tuple[int, ...]:
     if not all(type(one) is int and one >= 0 for one in shape):
         raise RunError(f"The journal names the shape {text!r}, which is none.")
     return shape
-
-
-def parse_file(text: str) -> str:
-    """The name of a file as a journal has it; nothing outside of the folder is ever opened."""
-    if not is_value_file(text):
-        raise RunError(f"The journal names the file {text!r}, which is none of this folder.")
-    return text
 
 
 def parse_dtype(text: str) -> str:

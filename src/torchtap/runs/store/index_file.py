@@ -35,8 +35,8 @@ from torchtap.runs.store.index import (
     Tables,
     expected_bytes,
     parse_dtype,
-    parse_file,
 )
+from torchtap.runs.store.layout import parse_file
 from torchtap.runs.store.site_text import site_of, site_text
 
 _CODES = {"<i8": "I64", "<i4": "I32", "<i2": "I16", "|i1": "I8", "<u4": "U32", "|u1": "U8"}

@@ -151,7 +151,7 @@ class Intake:
             buffer = self.buffers.take(nbytes, pinned=tensor.device.type == "cuda")
             try:
                 arrived = self._stager.copy(tensor, buffer)
-            except BaseException:
+            except BaseException:  # Room that is never given back would stop the training for good.
                 self.queue.release(room)
                 raise
             key = (*record[:5], tuple(labels))

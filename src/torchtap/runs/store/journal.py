@@ -22,14 +22,15 @@ from torchtap.runs.store.commit import Commit
 from torchtap.runs.store.index import (
     CODED,
     DTYPES,
+    EMPTY,
     Index,
     Tables,
     number_of,
     parse_dtype,
-    parse_file,
     parse_labels,
     parse_shape,
 )
+from torchtap.runs.store.layout import parse_file
 from torchtap.runs.store.owner import owned
 from torchtap.runs.store.site_text import site_of, site_text
 from torchtap.runs.store.streams import (
@@ -271,7 +272,7 @@ def index_of(batches: Sequence[Any]) -> Index:
         RunError: a text means nothing.
     """
     if not batches:
-        return Index.empty()
+        return EMPTY
     table = pa.Table.from_batches(batches)
     tables, columns = Tables(), {}
     for name in DTYPES:

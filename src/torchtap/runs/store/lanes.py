@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from torchtap.core.site import Site
-from torchtap.runs.store.dtypes import is_sparse_dtype
+from torchtap.runs.store.dtypes import STORED
 from torchtap.runs.store.lane import FULL, Lane, OpenFiles
 from torchtap.runs.store.layout import LANES, lane_name
 from torchtap.runs.store.site_text import site_text
@@ -124,7 +124,7 @@ class Lanes:
     def _lane_of(self, value: Value) -> tuple[Lane, int]:
         """The lane of a value, and how many rows of it the value takes."""
         kind, trailing = (value.site, value.dtype), value.shape[1:]
-        if is_sparse_dtype(value.dtype):
+        if STORED[value.dtype].is_sparse:
             self._kinds.setdefault(kind, trailing)
             return self._lane(*kind, None), len(value.data)
         if trailing == self._kinds.setdefault(kind, trailing):

@@ -59,12 +59,17 @@ def lane_name(number: int, site: str) -> str:
     return f"{number:05d}-{_UNSAFE.sub('_', site)[:_MOST_CHARACTERS]}.safetensors"
 
 
-def is_value_file(name: str) -> bool:
-    """Return whether a journal may name this file: a lane, or the file of small values.
+def parse_file(text: str) -> str:
+    """Read the name of a file of values as a journal has it: a lane, or the file of small values.
 
     Nothing outside of its own folder is opened, whatever a journal says.
+
+    Raises:
+        RunError: it is another file.
     """
-    return name == SMALL or _LANE.fullmatch(name) is not None
+    if text != SMALL and _LANE.fullmatch(text) is None:
+        raise RunError(f"The journal names the file {text!r}, which is none of this folder.")
+    return text
 
 
 def value_path(attempt: Path, name: str) -> Path:

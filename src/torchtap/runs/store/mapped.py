@@ -19,7 +19,7 @@ from torchtap.core.errors import RunError
 from torchtap.runs.records import Fact
 from torchtap.runs.sparse import unpacked
 from torchtap.runs.store.checksum import crc32
-from torchtap.runs.store.dtypes import STORED, dense_dtype, is_sparse_dtype
+from torchtap.runs.store.dtypes import STORED
 from torchtap.runs.store.index import Index
 from torchtap.runs.store.layout import SMALL
 
@@ -104,9 +104,8 @@ class MappedValues(Sequence[Tensor]):
         self.entries = index
         self._paths = paths
         self._files = files
-        names = index.tables.dtype
-        self._dtypes: list[torch.dtype] = [getattr(torch, dense_dtype(name)) for name in names]
-        self._is_sparse = [is_sparse_dtype(name) for name in names]
+        self._stored = [STORED[name] for name in index.tables.dtype]
+        self._dtypes: list[torch.dtype] = [getattr(torch, one.dtype) for one in self._stored]
         is_small = [path.name == SMALL for path in paths]
         self._is_small = np.array(is_small, dtype=bool)
         self._known: dict[tuple[str, int], NDArray[Any]] = {}
@@ -121,7 +120,9 @@ class MappedValues(Sequence[Tensor]):
         self._refuse_lie(place)
         raw = self._raw(place)
         if not self._is_verified[place]:
-            self._verify(place, self._has_checksum(place, raw))
+            if not self._has_checksum(place, raw):
+                raise self._damaged(place)
+            self._is_verified[place] = True
         return self._shaped(place, raw)
 
     def _at(self, name: str, place: int) -> int:
@@ -159,7 +160,9 @@ class MappedValues(Sequence[Tensor]):
         try:
             for place, check in self._ahead(places, thread):
                 if check is not None and not self._is_verified[place]:
-                    self._verify(place, check.result())
+                    if not check.result():
+                        raise self._damaged(place)
+                    self._is_verified[place] = True
                 yield self[place]
         finally:
             thread.shutdown(wait=False, cancel_futures=True)
@@ -194,10 +197,10 @@ class MappedValues(Sequence[Tensor]):
     def _shaped(self, place: int, raw: Tensor) -> Tensor:
         tables, code = self.entries.tables, self._at("dtype", place)
         dtype, shape = self._dtypes[code], tables.shape[self._at("shape", place)]
-        if self._is_sparse[code]:
+        if self._stored[code].is_sparse:
             return unpacked(raw, tables.dtype[code], shape, str(self.path_of(place)))
         is_small = self._is_small[self._at("file", place)]
-        if is_small or raw.storage_offset() % STORED[tables.dtype[code]].itemsize:
+        if is_small or raw.storage_offset() % self._stored[code].itemsize:
             raw = raw.clone()  # It may begin anywhere; and a page is not kept for a few bytes.
         return raw.view(dtype).view(shape)
 
@@ -215,14 +218,16 @@ class MappedValues(Sequence[Tensor]):
         files, first = columns["file"][places], int(places[0])
         if (files != files[0]).any():
             return None
-        if any(self._is_sparse[code] for code in set(columns["dtype"][places].tolist())):
+        if any(self._stored[code].is_sparse for code in set(columns["dtype"][places].tolist())):
             return None
         path, shape = self._paths[int(files[0])], tables.shape[columns["shape"][first]]
         others = {tables.shape[code][1:] for code in set(columns["shape"][places].tolist())}
         if len(others) > 1 or not shape or not columns["nbytes"][first]:
             return None  # The lane has elements and no rows; or the values have no dims.
         for place in np.unique(places[~self._is_verified[places]]).tolist():
-            self._verify(place, self._has_checksum(place, self._raw(place)))
+            if not self._has_checksum(place, self._raw(place)):
+                raise self._damaged(place)
+            self._is_verified[place] = True
         if self._is_small[files[0]]:
             return self._gathered_singly(places, within)
         row_bytes = int(columns["nbytes"][first]) // shape[0]
@@ -248,7 +253,7 @@ class MappedValues(Sequence[Tensor]):
         for place in np.unique(places).tolist():
             self._refuse_lie(place)
         trailing = tables.shape[columns["shape"][first]][1:]
-        row_bytes = math.prod(trailing) * STORED[tables.dtype[dtypes[0]]].itemsize
+        row_bytes = math.prod(trailing) * self._stored[dtypes[0]].itemsize
         starts = columns["offset"][places] + within * row_bytes
         end = int((columns["offset"][places] + columns["nbytes"][places]).max())
         whole: Any = self._files.bytes_of(self.path_of(first), 0, end).numpy()
@@ -260,10 +265,9 @@ class MappedValues(Sequence[Tensor]):
 
     def fact(self, place: int) -> Fact:
         """Dtype, shape and bytes of a value, without reading it."""
-        tables = self.entries.tables
-        shape = tables.shape[self._at("shape", place)]
-        dtype = dense_dtype(tables.dtype[self._at("dtype", place)])
-        return Fact(dtype, shape, self._at("nbytes", place))
+        shape = self.entries.tables.shape[self._at("shape", place)]
+        stored = self._stored[self._at("dtype", place)]
+        return Fact(stored.dtype, shape, self._at("nbytes", place))
 
     @property
     def nbytes(self) -> int:
@@ -291,7 +295,7 @@ class MappedValues(Sequence[Tensor]):
         """An index is looked at value by value when they are read."""
         fact = self.fact(place)
         expected = math.prod(fact.shape) * STORED[fact.dtype].itemsize
-        if self._is_sparse[self._at("dtype", place)]:
+        if self._stored[self._at("dtype", place)].is_sparse:
             expected = max(fact.nbytes, 0)
         if fact.nbytes != expected or self._at("offset", place) < 0:
             raise RunError(
@@ -303,14 +307,11 @@ class MappedValues(Sequence[Tensor]):
         data: Any = raw.numpy() if raw.numel() else b""
         return crc32(data) == self._at("crc32", place)
 
-    def _verify(self, place: int, is_whole: bool) -> None:
-        """Note that a value has its checksum, or refuse it."""
-        if not is_whole:
-            columns = self.entries.columns
-            site = self.entries.tables.site[columns["site"][place]]
-            raise RunError(
-                f"The value of {site} in step {columns['step'][place]}, call "
-                f"{columns['call'][place]}, is damaged in {self.path_of(place)}: its bytes do not "
-                f"have their checksum. torchtap doctor says what is whole."
-            )
-        self._is_verified[place] = True
+    def _damaged(self, place: int) -> RunError:
+        columns = self.entries.columns
+        site = self.entries.tables.site[columns["site"][place]]
+        return RunError(
+            f"The value of {site} in step {columns['step'][place]}, call "
+            f"{columns['call'][place]}, is damaged in {self.path_of(place)}: its bytes do not "
+            f"have their checksum. torchtap doctor says what is whole."
+        )

@@ -18,7 +18,7 @@ from torchtap.runs.store.attempt_reader import AttemptReader
 from torchtap.runs.store.commit_facts import CommitFacts
 from torchtap.runs.store.gaps import ValidUntil, partial_statistics, unmeasured
 from torchtap.runs.store.history import absences, current_values, is_current, valid_until_of
-from torchtap.runs.store.index import CODED, Index, joined_indices
+from torchtap.runs.store.index import CODED, EMPTY, Index, joined_indices
 from torchtap.runs.store.layout import attempts_in, has_statistics, is_attempt, value_path
 from torchtap.runs.store.mapped import MappedFiles, MappedValues
 from torchtap.runs.store.measured_history import Attempt, joined_attempts
@@ -125,7 +125,7 @@ class RankSource:
             _renamed(current_values(one.index, self._valid_until[number]), number)
             for number, one in self.attempts.items()
         ]
-        whole = joined_indices([part for part in parts if len(part)] or [Index.empty()])
+        whole = joined_indices([part for part in parts if len(part)] or [EMPTY])
         paths = []
         for name in whole.tables.file:
             # As _renamed() put them together.

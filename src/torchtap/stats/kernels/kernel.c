@@ -1333,7 +1333,10 @@ static void TFN(from_float16)(const void *from, int64_t n, void *to) {
     const uint16_t *x = from;
     uint32_t *y = to;
     int64_t i = 0;
-#if LEVEL >= 2
+#if LEVEL == 3
+    for (; i + 16 <= n; i += 16)
+        _mm512_storeu_ps((float *)y + i, _mm512_cvtph_ps(_mm256_loadu_si256((const void *)(x + i))));
+#elif LEVEL == 2
     for (; i + 8 <= n; i += 8)
         _mm256_storeu_ps((float *)y + i, _mm256_cvtph_ps(_mm_loadu_si128((const void *)(x + i))));
 #endif
