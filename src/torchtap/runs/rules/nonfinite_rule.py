@@ -130,8 +130,8 @@ def _in_backward(view: View, bad: set[Site], place: int) -> tuple[str, str]:
     if not gradients:
         first = min(bad, key=lambda site: view.modules.order.get(site.path, 0))
         text = "its update is the first that is not finite"
-        ports = ("param_grad", "step_grad")
-        if any(_is_seen(view, place, first.path, port) for port in ports):
+        own = ("param_grad", "step_grad")
+        if any(_is_seen(view, place, first.path, port) for port in own):
             return first.path, f"{text}, of a finite gradient"
         return first.path, f"{text}; its gradient is not watched"
     ports = {(site.path, site.port) for site in gradients}
