@@ -113,9 +113,8 @@ def by_torchlens(subject: Subject) -> Values:
     import torchlens  # type: ignore[import-not-found]
 
     modules = torchlens.trace(subject.model, subject.x).modules
-    return {
-        path: modules[path].calls[len(modules[path].calls)].out for path in subject.called() if path
-    }
+    calls = {path: modules[path].calls for path in subject.called() if path}
+    return {path: own[len(own) - 1].out for path, own in calls.items()}
 
 
 def by_nnsight(subject: Subject) -> Values:

@@ -14,6 +14,7 @@ import time
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -93,8 +94,7 @@ def real(rounds: int) -> list[Result]:
 
         found = compare(step, measured, rounds=rounds, repeats=1, inside=watched)
         calls = called(model, run)
-        each = found.more / calls * 1e6
-        detail = f"; {calls:,} calls of modules, {each:.1f} us more each"
+        detail = f"; {calls:,} calls of modules"
         rows.append(found.result(name, "-", detail))
     return rows
 
@@ -113,65 +113,70 @@ def called(model: nn.Module, run: Callable[[nn.Module], Tensor]) -> int:
     return seen[0]
 
 
-def spent(function: Callable[[], object]) -> tuple[float, object]:
+def spent(function: Callable[[], Any]) -> tuple[float, Any]:
     """Seconds that a call computed, and what it returned."""
     start = time.thread_time()
     found = function()
     return time.thread_time() - start, found
 
 
-def grown(number: int, rounds: int) -> list[Result]:
-    """Measure what each part of a watch takes for a model of so many modules."""
+def grown(number: int, rounds: int) -> tuple[list[Result], int]:
+    """Measure what each part of a watch takes for a model of so many modules.
+
+    Returns:
+        the rows, and bytes of Python memory.
+    """
     times: dict[str, list[float]] = {}
-    sizes = []
+    size = 0
     for _ in range(rounds):
         model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(number)))
-        batch = torch.randn(2, 4)
-        with tempfile.TemporaryDirectory() as folder:
-            file = f"{folder}/run.safetensors"
-            plain, _ = spent(lambda model=model, batch=batch: model(batch).sum().backward())
-            attach, watch = spent(lambda model=model: tt.watch(model, WHERE, to=tt.Stats()))
-            assert isinstance(watch, tt.Watch)
-            gc.collect()
-            tracemalloc.start()
-            spent(lambda model=model, batch=batch: model(batch).sum().backward())
-            end, _ = spent(watch.step)
-            sizes.append(tracemalloc.get_traced_memory()[0] / (2 * number + 2))
-            tracemalloc.stop()
-            second, _ = spent(lambda model=model, batch=batch: model(batch).sum().backward())
-            printing, _ = spent(lambda watch=watch: str(watch))
-            close, _ = spent(watch.close)
-            save, _ = spent(lambda watch=watch, file=file: watch.run.save(file))
-            opening, run = spent(lambda file=file: tt.open(file))
-            assert isinstance(run, tt.Run)
-            table, _ = spent(lambda run=run: str(run.table()))
-        parts = {
+        step = trained(model, lambda one: one(torch.ones(2, 4)))
+        plain = min(spent(step)[0] for _ in range(3))
+        gc.collect()
+        tracemalloc.start()
+        watch = tt.watch(model, WHERE, to=tt.Stats())
+        step()
+        watch.step()
+        size = tracemalloc.get_traced_memory()[0]
+        tracemalloc.stop()
+        watch.close()
+        attach, watch = spent(lambda model=model: tt.watch(model, WHERE, to=tt.Stats()))
+        step()
+        found = {
             "plan and attach": attach,
-            "a step, more than plain": second - plain,
-            "end a step": end,
-            "print the watch": printing,
-            "close": close,
-            "save": save,
-            "open": opening,
-            "print the table": table,
+            "a step, more than plain": min(spent(step)[0] for _ in range(3)) - plain,
+            "end a step": spent(watch.step)[0],
+            "print the watch": spent(lambda watch=watch: str(watch))[0],
+            "close": spent(watch.close)[0],
+            **read(watch.run),
         }
-        for name, seconds in parts.items():
+        for name, seconds in found.items():
             times.setdefault(name, []).append(seconds)
     rows = []
-    for name, found in times.items():
-        best = min(found)
-        detail = f"{best / number * 1e6:.1f} us a module"
-        rows.append(Result(f"{number:,} modules: {name}", f"{best * 1e3:.2f} ms", "-", detail))
-    memory = f"{min(sizes):,.0f} B"
-    rows.append(Result(f"{number:,} modules: Python memory of a site", memory, "-", "-"))
-    return rows
+    for name, seconds in ((name, min(each)) for name, each in times.items()):
+        detail = f"{seconds / number * 1e6:.1f} us a module"
+        rows.append(Result(f"{number:,} modules: {name}", f"{seconds * 1e3:.2f} ms", "-", detail))
+    return rows, size
+
+
+def read(run: tt.Run) -> dict[str, float]:
+    """Return the seconds that a run takes to be saved, opened and printed."""
+    with tempfile.TemporaryDirectory() as folder:
+        save, file = spent(lambda: run.save(f"{folder}/run.safetensors"))
+        opening, saved = spent(lambda: tt.open(file))
+        table, _ = spent(lambda: str(saved.table()))
+    return {"save": save, "open": opening, "print the table": table}
 
 
 def main() -> None:
     options = begin(parser(__doc__))
     rows = real(options.rounds)
+    sizes = {}
     for number in (1, 100, 10_000):
-        rows += grown(number, 1 if number > 1000 else 5)
+        found, sizes[number] = grown(number, 1 if number > 1000 else 5)
+        rows += found
+    more = (sizes[10_000] - sizes[100]) / 2 / 9_900
+    rows.append(Result("Python memory of a site", f"{more:,.0f} B", "-", "100 to 10,000 modules"))
     how = (
         "Outputs and their gradients of all modules, measured every step; then what each part of "
         "a watch takes for 1, 100 and 10,000 Linear(4, 4), the least of several times. "

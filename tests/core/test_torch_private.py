@@ -17,10 +17,10 @@ import torch.distributed.pipelining
 from torch import Tensor
 
 import torchtap
-from torchtap.core import doors, torch_private
+from torchtap.core import doors, torch_frames, torch_private
 from torchtap.core.errors import CaptureError
+from torchtap.core.private_names import ATTRIBUTES, NAMES, PrivateName
 from torchtap.core.probes.probes import PROBES, trouble_with
-from torchtap.core.torch_private import ATTRIBUTES, NAMES, PrivateName
 
 SOURCE = Path(torchtap.__file__).parent
 OURS = {"_page", "_html_row", "_of_sites", "_underflow", "_overflow", "_bn1", "_dynamo"}
@@ -73,7 +73,7 @@ def test_every_private_attribute_of_pytorch_is_listed() -> None:
     found = {
         name
         for path, tree in trees.items()
-        if path != "core/torch_private.py"
+        if path not in ("core/private_names.py", "core/torch_private.py", "core/torch_frames.py")
         and not path.startswith("core/probes/")
         and not path.startswith("testing/zoo/")  # Its methods are asked for by their names.
         for name in private_attributes(tree)
@@ -81,7 +81,7 @@ def test_every_private_attribute_of_pytorch_is_listed() -> None:
     python = {"_", "_getframe", "_current_frames", "_replace", "_fields", "_asdict", "_make"}
     named = {name.rpartition(".")[2] for name in NAMES}
     unlisted = found - made - ATTRIBUTES.keys() - python - OPERATORS - named - OURS
-    assert not unlisted, "list these in torchtap.core.torch_private.ATTRIBUTES"
+    assert not unlisted, "list these in torchtap.core.private_names.ATTRIBUTES"
 
 
 def test_a_private_attribute_that_a_text_names_is_found() -> None:
@@ -307,12 +307,12 @@ class ByContext(torch.autograd.Function):
 
     @staticmethod
     def forward(self: object, x: Tensor) -> Tensor:
-        seen.append(torch_private.is_in_function())
+        seen.append(torch_frames.is_in_function())
         return x * 2
 
     @staticmethod
     def backward(ctx: object, gradient: Tensor) -> Tensor:
-        seen.append(torch_private.is_in_function())
+        seen.append(torch_frames.is_in_function())
         return gradient * 2
 
 
@@ -321,7 +321,7 @@ class BySetup(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor) -> Tensor:
-        seen.append(torch_private.is_in_function())
+        seen.append(torch_frames.is_in_function())
         return x * 2
 
     @staticmethod
@@ -337,13 +337,13 @@ class Mixed(torch.autograd.Function):
     @staticmethod
     @torch.amp.custom_fwd(device_type="cpu")  # type: ignore[untyped-decorator]
     def forward(ctx: object, x: Tensor) -> Tensor:
-        seen.append(torch_private.is_in_function())
+        seen.append(torch_frames.is_in_function())
         return x * 2
 
     @staticmethod
     @torch.amp.custom_bwd(device_type="cpu")  # type: ignore[untyped-decorator]
     def backward(ctx: object, gradient: Tensor) -> Tensor:
-        seen.append(torch_private.is_in_function())
+        seen.append(torch_frames.is_in_function())
         return gradient * 2
 
 
@@ -357,14 +357,14 @@ def test_the_forward_of_a_custom_function_is_told_from_its_backward(
     seen.clear()
     function.apply(torch.ones(2, requires_grad=True)).sum().backward()
     assert seen == [True, False]
-    assert not torch_private.is_in_function()
+    assert not torch_frames.is_in_function()
 
 
 def test_a_function_that_is_made_later_is_known() -> None:
     class Later(ByContext):
         @staticmethod
         def forward(ctx: object, x: Tensor) -> Tensor:
-            seen.append(torch_private.is_in_function())
+            seen.append(torch_frames.is_in_function())
             return x * 3
 
     seen.clear()

@@ -13,7 +13,9 @@ SOURCE = Path(torchtap.__file__).parent
 ROOT = SOURCE.parents[1]
 
 MAY_NAME = {
+    "core/private_names.py": None,
     "core/torch_private.py": None,
+    "core/torch_frames.py": None,
     "hooks/tensor_hooks.py": {"_register_hook_dict"},  # A method of nodes, on the hot path.
     "capture/delivery.py": {
         # Set for each value that a sink takes: contexts of torch would cost three times as much.

@@ -119,3 +119,19 @@ def test_a_late_backward_adds_to_further_statistics_of_all_steps_alone() -> None
     with pytest.raises(tt.RunError, match=r"kept of the last 1 steps, from 1 on, and step 0"):
         w.run.stats("a:grad_output", step=0).extra["top_k"]
     assert w.run.stats("a:grad_output", step="all").extra["top_k"][0].value == 5.0
+
+
+def test_histograms_that_were_read_take_late_gradients() -> None:
+    """Sites of two blocks of 256, read before and after the gradients of a closed step came."""
+    model = nn.Sequential(*(nn.Identity() for _ in range(299)), nn.Linear(3, 3))
+    with tt.watch(model, ["*:output", "*:grad_output"], to=tt.Stats()) as w:
+        loss = model(torch.ones(2, 3, requires_grad=True) * 2).square().sum()
+        w.step()
+        outputs = [w.run.stats(str(place), step=0).histogram for place in range(300)]
+        loss.backward()
+        for place in range(299):
+            gradient = w.run.stats(f"{place}:grad_output", step=0).histogram
+            assert gradient is not None and gradient.counts.sum() == 6
+            output = w.run.stats(str(place), step=0).histogram
+            assert output is not None and output.counts.tolist() == [6]
+    assert all(one is not None and one.counts.sum() == 6 for one in outputs)

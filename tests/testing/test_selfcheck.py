@@ -10,7 +10,7 @@ import pytest
 
 import torchtap as tt
 from torchtap.core import torch_private
-from torchtap.core.torch_private import NAMES
+from torchtap.core.private_names import NAMES
 from torchtap.stats import measure
 from torchtap.testing import selfcheck as room, zoo
 

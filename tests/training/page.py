@@ -1,4 +1,4 @@
-"""The table of docs/guides/training.md, made from the rows of the matrix.
+"""The table of docs/reference/trainings.md, made from the rows of the matrix.
 
 Run this file to print it: PYTHONPATH=src:tests/support:tests/training python tests/training/page.py
 """
@@ -200,7 +200,8 @@ LINES = (
     Line(
         "HF Trainer, Lightning, Accelerate",
         ("HF Trainer", "Lightning", "Accelerate"),
-        "the callbacks of [`torchtap.integrations`](#trainers), or `w.step()` in one of yours",
+        "the callbacks of [`torchtap.integrations`](../guides/training.md#trainers), or `w.step()` "
+        "in one of yours",
     ),
 )  # fmt: skip
 

@@ -24,7 +24,7 @@ from rows_plain import PLAIN
 from ranks import run_file
 
 EVERY_ROW = [*PLAIN, *COMPILED, *LIBRARIES, *ON_TWO, *ON_FOUR]
-PAGE = Path(__file__).parents[2] / "docs" / "guides" / "training.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "trainings.md"
 
 
 def cells(rows: list[Row]) -> list[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from typing import Any
 
 from docutils import nodes
@@ -72,7 +73,13 @@ def _hide_signatures_that_are_not_called(
     )
 
 
+def _link_pages(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Make links of the pages that a docstring names by their place in the repository."""
+    lines[:] = [re.sub(r"(?:``)?docs/([\w/]+)\.md(?:``)?", r":doc:`/\1`", line) for line in lines]
+
+
 def setup(app: Any) -> None:
     """Called by Sphinx."""
     app.connect("missing-reference", _point_to_the_public_name)
+    app.connect("autodoc-process-docstring", _link_pages)
     app.connect("autodoc-process-signature", _hide_signatures_that_are_not_called)

@@ -15,6 +15,8 @@ from notebook_page import notebook_page
 ROOT = Path(__file__).resolve().parents[2]
 _LINK = re.compile(r"(!?\[[^\]]*\]\()([^)\s#]*)(#[^)\s]*)?(\))")
 _FENCE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
+# It has every word, so it would come first in every search.
+_UNSEARCHED = "---\nnosearch: true\n---\n\n"
 _PLACES = {"README.md": "index.md", "CHANGELOG.md": "changes.md"}
 _NAMES, _COMMANDS = "reference/api.md", "reference/commands.md"
 
@@ -27,7 +29,8 @@ def gather(folder: Path) -> list[str]:
         made[place_of(book)] = notebook_page(book, (folder / place_of(book)).parent)
     for place, page in pages.items():
         text = _linked(page.read_text(), page, folder)
-        made[place] = text + _contents(page)
+        head = _UNSEARCHED if page.name == "CHANGELOG.md" else ""
+        made[place] = head + text + _contents(page)
     made["index.md"] += _side_bar()
     own = [f"/{page}" for page in reference.name_pages()]
     made[_NAMES] = _with_references(made[_NAMES]) + _toctree("", own)

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 from public_names import LIBRARIES, NAMES
+from sphinx.pycode import ModuleAnalyzer
 
 from torchtap.cli.app import cli
 
@@ -76,7 +77,17 @@ def _entry(name: str, value: Any) -> str:
         options = f"   :members:\n   :inherited-members: {_OF_OTHERS}\n"
         if issubclass(value, Exception):
             options = "   :show-inheritance:\n"
+    if kind == "data":  # autodoc would show the docstring of ``list``.
+        return f"## {short}\n\n```{{eval-rst}}\n.. py:data:: {name}\n\n{_text_of_data(name)}\n```\n"
     return f"## {short}\n\n```{{eval-rst}}\n.. auto{kind}:: {name}\n{options}```\n"
+
+
+def _text_of_data(name: str) -> str:
+    """The docstring below an assignment."""
+    home, _, attribute = name.rpartition(".")
+    module = NAMES[home].__name__
+    lines = ModuleAnalyzer.for_module(module).find_attr_docs()["", attribute]
+    return "\n".join(f"   {line}" for line in lines)
 
 
 def command_page() -> str:

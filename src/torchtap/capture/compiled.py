@@ -312,7 +312,7 @@ def _tell(part: Part, port: str = "", note: str = "", *, trains: bool | None = N
 def _is_wanted(asks: str, port: str, leaf: str) -> bool:
     """Asked while a graph is traced, which then serves every hook that asks for the same."""
     for engine in list(open_engines):
-        engine.guard_hooks()
+        engine.hold_dynamo_setting()
     found = _filters[asks].get(port)
     return found is not None and found.accepts(leaf)
 

@@ -21,11 +21,7 @@ from torchtap.core.inference_mode import outside_inference_mode
 from torchtap.core.planned_size import PlannedSize
 from torchtap.core.record import Record, Sink
 from torchtap.core.site import Site
-from torchtap.core.torch_private import (
-    is_any_autocast_enabled,
-    set_grad_enabled,
-    without_autocast,
-)
+from torchtap.core.torch_private import is_any_autocast_enabled, set_grad_enabled, without_autocast
 from torchtap.hooks.tap import Meter
 from torchtap.runs.about import About
 from torchtap.runs.memory import Memory
@@ -139,7 +135,7 @@ class SinkCaller:
             make: makes them.
         """
 
-        def guarded(site: Site) -> Meter:
+        def contained(site: Site) -> Meter:
             meter = make(site)
 
             def take(tensor: Tensor, step: int) -> bool:
@@ -158,7 +154,7 @@ class SinkCaller:
 
             return take
 
-        return guarded
+        return contained
 
     def each(self, action: Callable[[Sink], object], where: str) -> None:
         """Do something with each sink; ``where`` says in its error when that was."""
@@ -234,8 +230,8 @@ class SinkDispatch:
 
     @property
     def emit(self) -> Callable[[Record], None]:
-        """Return the function that takes each record: a lone sink's own if it needs no guard."""
-        return self._takers[0].take if _needs_no_guard(self._takers, "take") else self._caller.take
+        """Return the function that takes each record: a lone sink's own where it may be."""
+        return self._takers[0].take if _calls_directly(self._takers, "take") else self._caller.take
 
     @property
     def reads_at_once(self) -> bool:
@@ -251,7 +247,7 @@ class SinkDispatch:
     def meter(self) -> Callable[[Site], Meter] | None:
         """Return the maker of meters that hooks may call in place of the sink, if it is alone."""
         make = getattr(self._takers[0], "meter", None) if len(self._takers) == 1 else None
-        if make is None or _needs_no_guard(self._takers, "meter"):
+        if make is None or _calls_directly(self._takers, "meter"):
             return make
         return self._caller.meters(self._takers[0], make)
 
@@ -315,8 +311,8 @@ class SinkDispatch:
             raise self._caller.failure
 
 
-def _needs_no_guard(takers: Sequence[Sink], part: str) -> bool:
-    """Return whether a lone sink may be called at that part without a guard around it."""
+def _calls_directly(takers: Sequence[Sink], part: str) -> bool:
+    """Return whether a lone sink may be called at that part directly: its errors are its own."""
     return len(takers) == 1 and part in getattr(takers[0], "unguarded", ())
 
 

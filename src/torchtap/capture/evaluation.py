@@ -14,7 +14,8 @@ from types import CodeType, FrameType
 from typing import Any
 
 from torchtap.core.record import EVAL, FORWARD
-from torchtap.core.torch_private import STAGES, is_in_function, num_microbatches_of, stage_codes
+from torchtap.core.torch_frames import is_in_function
+from torchtap.core.torch_private import STAGES, num_microbatches_of, stage_codes
 from torchtap.hooks.tap import Tap
 
 NO_GRADIENTS = "gradients of evaluation forwards (phase 'eval') are not recorded"

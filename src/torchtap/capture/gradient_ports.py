@@ -14,8 +14,8 @@ from torchtap.capture.pending_gradient import PendingGradient, add_boundary_grad
 from torchtap.capture.plain_calls import new_gradients
 from torchtap.core.no_grad import BATCHED, why_no_grad
 from torchtap.core.record import FORWARD, Record, new_record
+from torchtap.core.torch_frames import adds_to_buffers
 from torchtap.core.torch_private import (
-    adds_to_buffers,
     current_task,
     is_legacy_batched,
     is_of_transform,

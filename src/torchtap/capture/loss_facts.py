@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,7 @@ from torchtap.core.torch_private import current_task
 from torchtap.hooks.backwards import root_of_backward
 from torchtap.hooks.tap import GradHook
 
-_MOST_GRAPHS, _MOST_INPUTS, _MOST_OUTPUTS, _MOST_STEPS = 8, 3, 4, 512
+_MOST_GRAPHS, _MOST_INPUTS, _MOST_OUTPUTS, _MOST_STEPS = 8, 3, 4, 128
 _MOST_ELEMENTS = 2**18
 _LOOKS = 4
 """Backwards whose graph is read one after the other; from then on every sixteenth is."""
@@ -63,7 +64,7 @@ class Seen:
         values: of the loss, with the first gradient of a backward.
         agreement: of the output and its targets, see ``target_agreement.py``.
         copied: share of the targets that stand in the inputs.
-        lowest: number among the targets; 0 of classes.
+        lowest: number among the targets of a squared error.
         highest: likewise.
         is_by_square: whether targets were told as those of a squared error.
         deviation: of the output from its mean over the batch, root of the mean square.
@@ -136,18 +137,25 @@ class LossFacts:
 
     def _measure(self, seen: Seen, returned: Returned, gradient: Tensor) -> None:
         output = returned.output
-        self._look_for_square(seen.values if returned.is_alone else None, gradient)
-        told = told_targets(output, gradient)
-        if told is None and self._may_be_squared:
-            told, seen.is_by_square = told_targets(output, gradient, seen.values), True
+        square = float(torch.linalg.vector_norm(gradient)) ** 2
+        is_there = 0 < square < math.inf
+        self._look_for_square(seen.values if returned.is_alone else None, square, gradient.numel())
+        told = told_targets(output, gradient) if is_there else None
+        if told is None and is_there and self._may_be_squared and seen.values is not None:
+            # The gradient of ``a sum(e^2)`` is ``2 a e``.
+            told = told_targets(output, gradient, 2 * seen.values / square)
+            seen.is_by_square = True
         if told is not None:
             seen.agreement = agreement(told)
             seen.copied = share_among(told, returned.inputs)
-            seen.lowest, seen.highest = float(told.targets.min()), float(told.targets.max())
-        if returned.is_alone and output.ndim > 1:
+            if seen.is_by_square:
+                lowest, highest = told.targets.aminmax()
+                seen.lowest, seen.highest = float(lowest), float(highest)
+        if told is None and returned.is_alone and output.ndim > 1:
             away = output.float() - output.float().mean(0)
-            seen.deviation = float(away.square().mean().sqrt())
-            seen.size = float(output.float().square().mean().sqrt())
+            seen.deviation = float(torch.linalg.vector_norm(away)) / math.sqrt(output.numel())
+            size = float(torch.linalg.vector_norm(output.float()))
+            seen.size = size / math.sqrt(output.numel())
 
     def as_dict(self) -> dict[str, Any]:
         """Return what is known, as JSON has it; empty where no loss was seen.
@@ -183,13 +191,13 @@ class LossFacts:
         if operations and (count or len(self._graphs) < _MOST_GRAPHS):
             self._graphs[name] = known, count + 1
 
-    def _look_for_square(self, loss: float | None, gradient: Tensor) -> None:
+    def _look_for_square(self, loss: float | None, square: float, num_elements: int) -> None:
         """Look whether all losses are squared errors of one output.
 
         The loss over the squared norm of its gradient, and over the elements, is one number then.
         """
-        square = float(gradient.double().square().sum()) * gradient.numel()
-        if loss is None or not 0 < square < torch.inf:
+        square *= num_elements
+        if loss is None or not 0 < square < math.inf:
             self._is_no_square()
             return
         self._ratio = self._ratio or loss / square

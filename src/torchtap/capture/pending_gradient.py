@@ -12,12 +12,7 @@ from torch import Tensor
 from torchtap.core.distributed import is_distributed
 from torchtap.core.no_grad import BATCHED, is_batched
 from torchtap.core.record import FORWARD
-from torchtap.core.torch_private import (
-    call_after_backward,
-    current_node,
-    current_task,
-    will_run,
-)
+from torchtap.core.torch_private import call_after_backward, current_node, current_task, will_run
 from torchtap.hooks.followed_views import ViewState
 from torchtap.hooks.graph_edges import (
     BoundaryEdge,

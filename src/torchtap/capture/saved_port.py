@@ -16,6 +16,7 @@ from torch import Tensor
 from torchtap.core.tensors import storage_id
 from torchtap.core.torch_nodes import COMPILED
 from torchtap.hooks.graph_edges import Node, num_casts
+from torchtap.hooks.saved_pairs import VersionedAlias
 from torchtap.hooks.saved_slots import SavedSlots, holds_any, unpacking_hook
 from torchtap.hooks.tap import SiteState, Tap
 
@@ -33,16 +34,16 @@ class Counted:
     """A saved tensor that was packed for no other reason than to be counted.
 
     Attributes:
-        guard: an alias of the tensor, and its version: it is watched for being overwritten.
+        alias_at_save: an alias of the tensor, and its version: it is watched for being overwritten.
         path: of the module that saved it.
         labels: what is known of it when it is saved.
         leaf: operation and slot, once a node was found that keeps it.
     """
 
-    __slots__ = ("__weakref__", "guard", "labels", "leaf", "path")
+    __slots__ = ("__weakref__", "alias_at_save", "labels", "leaf", "path")
 
-    def __init__(self, guard: tuple[Tensor, int], path: str, labels: tuple[str, ...]) -> None:
-        self.guard = guard
+    def __init__(self, saved: VersionedAlias, path: str, labels: tuple[str, ...]) -> None:
+        self.alias_at_save = saved
         self.path = path
         self.labels = labels
         self.leaf = ""
@@ -50,7 +51,7 @@ class Counted:
     @property
     def alias(self) -> Tensor:
         """It, without its graph."""
-        return self.guard[0]
+        return self.alias_at_save[0]
 
 
 Take = Callable[[SiteState, Tensor, tuple[str, ...]], None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -28,37 +29,31 @@ class Told(NamedTuple):
     labels: Tensor | None
 
 
-def told_targets(
-    output: Tensor, gradient: Tensor, squared_error: float | None = None
-) -> Told | None:
+def told_targets(output: Tensor, gradient: Tensor, factor: float | None = None) -> Told | None:
     """Return the targets of a loss, as its gradient at an output tells; ``None`` where it does not.
 
-    The gradient of a cross-entropy is most negative at the true class, that of a binary one is
-    negative where the target is 1, and of a squared error ``a sum(e^2)`` it is ``2 a e``.
+    The gradient of a cross-entropy is most negative at the true class, and that of a binary one is
+    negative where the target is 1.
 
     Args:
         output: of a model, a batch.
-        gradient: of the loss.
-        squared_error: the loss from which the backward began, where it is known as one.
+        gradient: of the loss, finite.
+        factor: by which the gradient is multiplied to give the error, of a squared one.
 
     Example:
         >>> x = torch.randn(8, 1, requires_grad=True)
-        >>> loss = (x - torch.arange(8.0)[:, None]).square().mean()
-        >>> loss.backward()
-        >>> told_targets(x.detach(), x.grad, float(loss)).labels.round()
+        >>> (x - torch.arange(8.0)[:, None]).square().sum().backward()
+        >>> told_targets(x.detach(), x.grad, 0.5).labels.round()
         tensor([0., 1., 2., 3., 4., 5., 6., 7.])
     """
     if output.shape != gradient.shape or output.ndim == 0 or len(output) < 2:
         return None
-    square = float(gradient.double().square().sum())
-    if not 0 < square < torch.inf:
-        return None
     rows = max(2, len(output) * _MOST_ELEMENTS // max(output.numel(), 1))
     output, gradient = output[:rows].float(), gradient[:rows].float()
-    if not bool(output.isfinite().all()):
+    if not math.isfinite(float(output.sum())):
         return None
-    if squared_error is not None:
-        return _of_numbers(output, output - 2 * squared_error / square * gradient)
+    if factor is not None:
+        return _of_numbers(output, output - factor * gradient)
     found = _of_classes(output, gradient)
     return _of_binary(output, gradient) if found is None else found
 
@@ -108,18 +103,20 @@ def _of_classes(output: Tensor, gradient: Tensor) -> Told | None:
         places = gradient.movedim(dim, -1)
         rows = places.flatten(0, -2)
         logits = output.movedim(dim, -1).flatten(0, -2)
-        is_used = rows.abs().amax(1) > 0
-        rows, logits = rows[is_used], logits[is_used]
         size = float(rows.abs().sum())
-        lowest, true = rows.min(1)
         # In all, since that of rows and columns together, as of pairs, is in neither of them.
-        is_balanced = abs(float(rows.sum())) < 0.02 * size
-        if len(rows) < 2 or not is_balanced or not float(-lowest.sum()) > 0.45 * size:
+        if len(rows) < 2 or not abs(float(rows.sum())) < 0.02 * size:
             continue
-        if rows.shape[1] == 2 and not _is_even(-lowest, logits, true):
+        lowest, true = rows.min(1)
+        if not float(-lowest.sum()) > 0.45 * size:
             continue
-        one_hot = torch.nn.functional.one_hot(true, rows.shape[1]).float()
-        labels = true.reshape(places.shape[:-1]) if bool(is_used.all()) else None
+        is_used = lowest < 0
+        if not (are_used := bool(is_used.all())):
+            logits, lowest, true = logits[is_used], lowest[is_used], true[is_used]
+        if logits.shape[1] == 2 and not _is_even(-lowest, logits, true):
+            continue
+        one_hot = torch.nn.functional.one_hot(true, logits.shape[1]).float()
+        labels = true.reshape(places.shape[:-1]) if are_used else None
         return Told(logits, one_hot, labels)
     return None
 

@@ -16,7 +16,7 @@ from torchtap.core.distributed import sharded_parameters
 from torchtap.core.preserved import mode_of
 from torchtap.hooks.optimizer_hooks import listen_to_optimizers
 
-_LONGEST_TEXT, _PROBED = 60, 4
+_LONGEST_TEXT, _PROBED = 60, 8
 _NOTHING, _IN_EVAL, _IN_TRAINING = range(3)
 
 
@@ -166,10 +166,16 @@ class TrainingFacts:
 
 
 def _has_gradients(optimizer: Optimizer) -> bool:
-    """Return whether the first parameters of an optimizer have a gradient other than 0."""
-    every = [one.grad for group in optimizer.param_groups for one in group["params"]]
-    known = [one for one in every if type(one) is Tensor and one.layout is torch.strided]
-    return any(bool((one != 0).any()) for one in known[:_PROBED])
+    """Return whether most parameters of an optimizer have a gradient other than 0.
+
+    Looks at some of them, all over. Parameters of the loss itself, as weights of its parts, have
+    that of the running backward by now.
+    """
+    every = [one for group in optimizer.param_groups for one in group["params"]]
+    every = [one for one in every if one.requires_grad][:: max(len(every) // _PROBED, 1)]
+    known = [one.grad for one in every if type(one.grad) is Tensor]
+    known = [one for one in known if one.layout is torch.strided]
+    return 2 * sum(bool((one != 0).any()) for one in known) > len(every)
 
 
 def _plain(module: nn.Module) -> dict[str, Any]:

@@ -328,7 +328,7 @@ class WatchedCalls:
         self._has_trained |= trains
         if not self._is_state_taken and not self._is_dormant(tap, is_counted=False):
             self.num_entries += 1
-            self.guard_hooks()
+            self.hold_dynamo_setting()
             self.take_state()
 
     def end(self) -> None:
@@ -345,7 +345,7 @@ class WatchedCalls:
             return frames[0].phase
         return self.evaluations.phase_in_graph(tap, trains=trains)
 
-    def guard_hooks(self) -> None:
+    def hold_dynamo_setting(self) -> None:
         """Let code that is compiled from now on depend on the hook tables; cheap to call again."""
         self.hooks.dynamo_setting.hold()
 

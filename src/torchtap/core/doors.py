@@ -13,9 +13,10 @@ from functools import cache
 import torch
 from torch import nn
 
+from torchtap.core import torch_frames, torch_private  # noqa: F401 - they fill the table
 from torchtap.core.errors import CaptureError, InputError
+from torchtap.core.private_names import NAMES, TRIED_PYTHON, TRIED_TORCH, PrivateName, release_of
 from torchtap.core.tensors import kind_of
-from torchtap.core.torch_private import NAMES, TRIED_PYTHON, TRIED_TORCH, PrivateName, release_of
 
 _has_warned = False
 

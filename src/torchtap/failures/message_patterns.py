@@ -7,6 +7,7 @@ import inspect
 import os
 import pickle
 import re
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
@@ -21,6 +22,7 @@ from torchtap.failures.messages_of_checks import CHECKS
 from torchtap.failures.messages_of_tools import TOOLS
 from torchtap.failures.operands import parts_of_expression
 from torchtap.failures.python_messages import CONDITIONS
+from torchtap.failures.required_texts import required_texts
 from torchtap.failures.traceback_frame import MISSING, TracebackFrame
 
 _ABOUT_NONE = ("attribute of None", "item of None", "operator on None", "None among tensors")
@@ -45,7 +47,6 @@ _PREFIX = r"([\w.:<>()]+: )?"
 """Matches the name of an operator, which some releases put before a message (``addmm: ``)."""
 MESSAGES = {**PATTERNS, **CHECKS, **ARGUMENTS, **TOOLS}
 """Name -> what a message begins with. The first that fits, and means PyTorch, is taken."""
-_COMPILED = {name: re.compile(f"{_PREFIX}({pattern})") for name, pattern in MESSAGES.items()}
 
 
 class KnownMessage(NamedTuple):
@@ -63,13 +64,24 @@ def recognise(failure: Failure) -> KnownMessage | None:
     # A worker of a DataLoader hands its exception over as text, behind a head of its own.
     worker = _IN_WORKER.match(failure.text)
     text = failure.text if worker is None else worker["text"]
-    for name, pattern in _COMPILED.items():
-        match = pattern.match(text)
+    for name, wanted in _required_texts().items():
+        match = _compiled(name).match(text) if any(one in text for one in wanted) else None
         if match is not None and (
             _means_torch(name, failure) if worker is None else _means_torch_in(worker, name)
         ):
             return KnownMessage(name, match)
     return None
+
+
+@lru_cache(maxsize=1)
+def _required_texts() -> dict[str, tuple[str, ...]]:
+    """Name -> texts, of which a message of that name holds one."""
+    return {name: required_texts(pattern) for name, pattern in MESSAGES.items()}
+
+
+@cache
+def _compiled(name: str) -> re.Pattern[str]:
+    return re.compile(f"{_PREFIX}({MESSAGES[name]})")
 
 
 def _means_torch_in(worker: re.Match[str], name: str) -> bool:

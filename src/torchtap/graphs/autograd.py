@@ -17,11 +17,7 @@ from torchtap.core.module_paths import modules_of
 from torchtap.core.no_grad import why_no_grad
 from torchtap.core.storages import blocks_of
 from torchtap.core.torch_messages import says
-from torchtap.core.torch_private import (
-    checkpoint_inputs,
-    node_hooks,
-    without_torch_function,
-)
+from torchtap.core.torch_private import checkpoint_inputs, node_hooks, without_torch_function
 from torchtap.core.user_functions import code_of
 from torchtap.graphs.nodes import (
     ACTIVATION,

@@ -18,7 +18,8 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree
 
-from torchtap.core.torch_private import current_task, is_in_function, sequence_number
+from torchtap.core.torch_frames import is_in_function
+from torchtap.core.torch_private import current_task, sequence_number
 from torchtap.core.tree import argument_leaves, leaves
 from torchtap.graphs.autograd import type_of
 from torchtap.graphs.gradient_flow import MOST_HIDDEN, VALUES, GradientFlow, Made, Taken

@@ -12,12 +12,8 @@ from torch import Tensor
 
 from torchtap.core.stack_frames import innermost_frames
 from torchtap.core.tensors import storage_id
-from torchtap.core.torch_private import (
-    RUN_BACKWARD,
-    call_after_backward,
-    current_task,
-    given_to_backward,
-)
+from torchtap.core.torch_frames import RUN_BACKWARD, given_to_backward
+from torchtap.core.torch_private import call_after_backward, current_task
 from torchtap.hooks.module_hook import keep_dynamo_out
 
 _REMEMBERED = 1024

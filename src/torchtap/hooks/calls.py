@@ -13,13 +13,8 @@ from torch import Tensor, nn
 
 from torchtap.core.module_paths import is_container
 from torchtap.core.record import BACKWARD, FORWARD, RECOMPUTE
-from torchtap.core.torch_private import (
-    current_node,
-    current_task,
-    is_in_function,
-    sequence_number,
-    top_saved_hooks,
-)
+from torchtap.core.torch_frames import is_in_function
+from torchtap.core.torch_private import current_node, current_task, sequence_number, top_saved_hooks
 from torchtap.core.tree import argument_leaves
 from torchtap.hooks.call_follower import FollowedCall
 from torchtap.hooks.checkpoint_calls import FUNCTION, OTHER, CheckpointCalls, backward_runner

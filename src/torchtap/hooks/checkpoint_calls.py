@@ -30,12 +30,14 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from torchtap.core.tensors import storage_id
-from torchtap.core.torch_nodes import CHECKPOINT
-from torchtap.core.torch_private import (
+from torchtap.core.torch_frames import (
     CHECKPOINT_FORWARD,
     CHECKPOINTS,
     FUNCTION_BACKWARD,
     RUN_BACKWARD,
+)
+from torchtap.core.torch_nodes import CHECKPOINT
+from torchtap.core.torch_private import (
     current_node,
     current_task,
     num_dispatch_modes,

@@ -17,7 +17,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from torchtap.core.after_import import after_import
-from torchtap.core.torch_private import imported_dynamo, set_default
+from torchtap.core.torch_private import DYNAMO, imported_dynamo, set_default
 
 _NAME = "skip_nnmodule_hook_guards"
 
@@ -42,7 +42,7 @@ class DynamoHookSetting:
 
         After :meth:`release` it does nothing: a call in another thread may still be running.
         """
-        if self._is_held or "torch._dynamo" not in sys.modules:
+        if self._is_held or DYNAMO not in sys.modules:
             return
         with _lock:
             if not (self._is_held or self._is_over):
@@ -65,7 +65,7 @@ class DynamoHookSetting:
                 setting.hold()
 
         # Also of a watch that is never closed.
-        self._stop_waiting = weakref.finalize(self, after_import("torch._dynamo", hold))
+        self._stop_waiting = weakref.finalize(self, after_import(DYNAMO, hold))
         self._stop_waiting.atexit = False
 
     def release(self) -> None:

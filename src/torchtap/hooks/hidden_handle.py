@@ -29,7 +29,7 @@ class HiddenHandle:
 
     def __init__(self, handle: RemovableHandle) -> None:
         self._handle = handle
-        # While the key is among those of a table's entries, they stay with the table.
+        # That of hooks first. While the key is among its entries, they stay with the table.
         self._own = [_OwnEntries.of(table) or _OwnEntries(table) for table in self._tables()]
         for own in self._own:
             own.keys.add(handle.id)
@@ -45,15 +45,13 @@ class HiddenHandle:
         PyTorch calls a module without hooks by a shorter way. The tables in which it notes how to
         call a hook stay as they are: it looks there only for hooks that it calls.
         """
-        own = self._own_entries()
-        if own is not None:
-            own.rest(self._handle.id)
+        if self._own:
+            self._own[0].rest(self._handle.id)
 
     def wake(self) -> None:
         """Put the hook back, unless it has been taken off meanwhile."""
-        own = self._own_entries()
-        if own is not None:
-            own.wake(self._handle.id)
+        if self._own:
+            self._own[0].wake(self._handle.id)
 
     def remove(self) -> None:
         """Take the hook off, and with the last one of ours all that was put on the tables."""
@@ -61,10 +59,6 @@ class HiddenHandle:
         for own in self._own:
             own.discard(self._handle.id)
         self._own.clear()
-
-    def _own_entries(self) -> _OwnEntries | None:
-        table = self._handle.hooks_dict_ref()
-        return None if table is None else _OwnEntries.of(table)
 
     def _tables(self) -> Iterator[Table]:
         """Yield the table of hooks, and those in which PyTorch notes how to call each hook."""
@@ -110,8 +104,11 @@ class _OwnEntries:
         table = self._table()
         if table is None or key not in self._resting:
             return
-        order = order_with(table, self._resting, self._order)
-        put_back(table, key, self._resting[key], order)
+        if table or len(self._resting) > 1:
+            order = order_with(table, self._resting, self._order)
+            put_back(table, key, self._resting[key], order)
+        else:  # It is alone, as nearly every hook of a watch.
+            table[key] = self._resting[key]
         self._forget(key)
 
     def _forget(self, key: int) -> None:

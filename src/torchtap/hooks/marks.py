@@ -30,7 +30,7 @@ class Watching(Protocol):
     def mark(self, tensor: Tensor, name: str) -> None:
         """Read a marked tensor."""
 
-    def guard_hooks(self) -> None:
+    def hold_dynamo_setting(self) -> None:
         """Let code that is compiled from now on depend on the hook tables."""
 
 

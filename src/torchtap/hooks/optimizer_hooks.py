@@ -14,8 +14,9 @@ from torch.optim.optimizer import (
 )
 from torch.utils.hooks import RemovableHandle
 
+from torchtap.core.private_names import code_of
 from torchtap.core.stack_frames import innermost_frames
-from torchtap.core.torch_private import code_of, profile_hook_step
+from torchtap.core.torch_frames import profile_hook_step
 from torchtap.hooks.module_hook import keep_dynamo_out
 
 _STEP = code_of(profile_hook_step(lambda: None))

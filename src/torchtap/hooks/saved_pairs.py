@@ -5,7 +5,7 @@ handle ourselves is handed to the pair below, and a pair is taken off by what it
 stands: another library may have pushed a pair on top of it.
 
 Any pair of hooks switches off autograd's own check for saved tensors that are overwritten; a
-:func:`guarded` tensor is checked in its place.
+:func:`versioned_alias` is checked in its place.
 """
 
 from __future__ import annotations
@@ -19,18 +19,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtap.core.torch_private import (
-    is_left_open,
-    pop_saved_hooks,
-    push_saved_hooks,
-    top_saved_hooks,
-)
+from torchtap.core.torch_frames import is_left_open
+from torchtap.core.torch_private import pop_saved_hooks, push_saved_hooks, top_saved_hooks
 
 Pack = Callable[[Tensor], Any]
 Unpack = Callable[[Any], Tensor]
 Pair = tuple[Pack, Unpack]
 _CHECKPOINT_FILE = torch.utils.checkpoint.__file__
-Guarded = tuple[Tensor, int]
+VersionedAlias = tuple[Tensor, int]
 """An alias of a saved tensor, and the version at which it was saved."""
 
 
@@ -116,20 +112,20 @@ def is_of_checkpoint(pair: Pair | None) -> bool:
     return home == "torch.utils.checkpoint"
 
 
-def guarded(tensor: Tensor) -> Guarded:
+def versioned_alias(tensor: Tensor) -> VersionedAlias:
     """Return a saved tensor that stays where it is, watched for being overwritten."""
     # Detached, since the graph would otherwise hold itself; it shares the version counter.
     alias = tensor.detach()
     return alias, alias._version
 
 
-def checked(guarded: Guarded) -> Tensor:
+def checked(saved: VersionedAlias) -> Tensor:
     """Return the tensor again.
 
     Raises:
         RuntimeError: it was overwritten, in autograd's own words.
     """
-    alias, version = guarded
+    alias, version = saved
     if alias._version != version:
         raise overwritten(alias, alias.shape, version)
     return alias

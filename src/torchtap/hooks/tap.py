@@ -142,6 +142,8 @@ class Tap:
         self.order = -1
         self.unseen: dict[str, Unseen] = {TAKEN: {}, RETURNED: {}}
         self.reason: str | None = None
+        # Made ahead of the first call: most modules return one bare tensor, and hooks in C read
+        # these as attributes.
         self.plain_output = self.state("output", "")
         self.plain_gradient = self.state("grad_output", "")
 
@@ -159,6 +161,7 @@ class Tap:
         except KeyError:
             wanted = port in self.filters and self.filters[port].accepts(leaf)
             state = self._make(port, leaf) if wanted else None
+            # Noted also where it is not wanted, so that the filters are asked once for each leaf.
             self.states[port, leaf] = state
             return state
 

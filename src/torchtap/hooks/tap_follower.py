@@ -88,6 +88,8 @@ class TapFollower(CallFollower[OneCall]):
         Args:
             modules: path -> module.
         """
+        # The model itself is among them, tapped or not: its calls are what all others are inside
+        # of.
         for path in dict.fromkeys(["", *self.taps]):
             tap, module = self.taps.get(path, self.root), modules[path]
             if isinstance(module, torch.jit.ScriptModule):
@@ -114,6 +116,8 @@ class TapFollower(CallFollower[OneCall]):
                 the module may call itself.
             key: see :meth:`~torchtap.hooks.call_follower.CallFollower.put_on`.
         """
+        # A second hook doubles the price of a call; a module that cannot call itself is numbered as
+        # it ends.
         if post_hook is not None and pre_hook is None and may_call_itself(module):
             pre_hook = counter
         self.put_on(module, pre_hook=pre_hook, post_hook=post_hook, key=key)
@@ -121,6 +125,7 @@ class TapFollower(CallFollower[OneCall]):
     def restart(self) -> None:
         """Begin a step: no call is running, and calls are numbered from 0."""
         self.identifier.restart()
+        # A step is closed between forwards: what is left here are calls that an interrupt ended.
         self.running.stack.clear()
         self._steps.current += 1
 
@@ -139,6 +144,7 @@ class TapFollower(CallFollower[OneCall]):
 
     def mark_tap(self, name: str) -> Tap | None:
         """Return the tap of a mark, made when it is first reached; ``None`` if it is not wanted."""
+        # Kept also where it is not wanted: a mark asks in each forward, and patterns are slow.
         if name not in self.marks:
             filters = self._plan.mark_filters(name)
             is_taken = name in self._plan.types or name in self._plan.aliases

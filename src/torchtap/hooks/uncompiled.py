@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 
-from torchtap.core.torch_private import imported_dynamo
+from torchtap.core.torch_private import DYNAMO
 
 _lock = threading.Lock()
 _num_blocks = 0
@@ -29,7 +30,7 @@ def uncompiled() -> Iterator[None]:
         >>> with uncompiled():
         ...     y = torch.compile(torch.nn.ReLU(), backend="eager")(torch.ones(1))
     """
-    if imported_dynamo() is None:
+    if DYNAMO not in sys.modules:
         yield
         return
     _count(1)

@@ -31,7 +31,7 @@ from torchtap.hooks.graph_edges import num_casts
 from torchtap.hooks.marks import open_editors, open_engines
 from torchtap.hooks.module_hook import keep_dynamo_out
 from torchtap.hooks.saved_hooks_scope import ThreadState
-from torchtap.hooks.saved_pairs import checked, guarded
+from torchtap.hooks.saved_pairs import checked, versioned_alias
 from torchtap.saved.evictions import Evictions
 from torchtap.saved.forks import forks
 from torchtap.saved.ledger import Ledger
@@ -139,7 +139,7 @@ class OffloadEngine:
         # Any pair of hooks switches off autograd's check for tensors that are overwritten, so what
         # is kept is guarded here, unless a pair below ours takes it as it would without us.
         below = thread.below[-1] if thread.below else None
-        return guarded(tensor) if below is None else Foreign(below, tensor)
+        return versioned_alias(tensor) if below is None else Foreign(below, tensor)
 
     def unpack(self, packed: Any) -> Tensor:
         """Return the tensor. Autograd may ask any number of times, in any thread."""

@@ -17,7 +17,7 @@ from torchtap.core.preserved import gradients_set_aside, preserved
 from torchtap.core.tensors import storage_id
 from torchtap.hooks.graph_edges import num_casts
 from torchtap.hooks.saved_hooks_scope import SavedHooksScope
-from torchtap.hooks.saved_pairs import Guarded, checked, guarded
+from torchtap.hooks.saved_pairs import VersionedAlias, checked, versioned_alias
 from torchtap.saved.buffer_storages import Buffers
 from torchtap.saved.tensor_layout import layout_of
 
@@ -54,7 +54,7 @@ class SavedMemory:
         return self.is_movable and moved.issuperset(self.paths)
 
 
-_Packed = tuple[Guarded, str, SavedMemory | None]
+_Packed = tuple[VersionedAlias, str, SavedMemory | None]
 
 
 class Profile:
@@ -73,23 +73,23 @@ class Profile:
 
     def pack(self, tensor: Tensor) -> _Packed:
         path = self._scope.path()
-        guard = guarded(tensor)
+        alias_at_save = versioned_alias(tensor)
         now = _now(tensor)
         self.saves.append((now, path))
         storage = storage_id(tensor)
         if storage in self._params or storage in self._buffers:
-            return guard, path, None
+            return alias_at_save, path, None
         # By storage and not by tensor: memory is freed as a whole, when the last view of it is.
         saved = self._memory_of(tensor, now)
         saved.paths[path] = None
         is_small = tensor.numel() * tensor.element_size() < self._min_bytes
         if is_small or isinstance(layout_of(tensor), str) or num_casts(tensor) is not None:
             saved.is_movable = False
-        return guard, path, saved
+        return alias_at_save, path, saved
 
     def unpack(self, packed: _Packed) -> Tensor:
-        guard, path, saved = packed
-        tensor = checked(guard)
+        alias_at_save, path, saved = packed
+        tensor = checked(alias_at_save)
         now = _now(tensor)
         self.uses.append((now, path))
         if saved is not None:

@@ -19,7 +19,7 @@ from torchtap.core.storages import blocks_of
 from torchtap.core.torch_private import is_compiled_module
 from torchtap.hooks.graph_edges import num_casts
 from torchtap.hooks.saved_hooks_scope import SavedHooksScope
-from torchtap.hooks.saved_pairs import checked, guarded, is_for_checkpoint, make_pair
+from torchtap.hooks.saved_pairs import checked, is_for_checkpoint, make_pair, versioned_alias
 from torchtap.saved.buffer_storages import Buffers
 
 
@@ -109,7 +109,7 @@ class SavedMeter:
     def __init__(self, modules: Mapping[str, nn.Module], *, hooks: bool) -> None:
         self._hooks = hooks
         self._scope = SavedHooksScope()
-        self._scope.pair = make_pair(self._pack, lambda one: checked(one.guard))
+        self._scope.pair = make_pair(self._pack, lambda one: checked(one.alias_at_save))
         self._saved: list[weakref.ref[Counted]] = []
         self._of_nodes: list[Counted] = []
         self._buffers = Buffers(modules.items())
@@ -139,7 +139,7 @@ class SavedMeter:
         if not self._hooks:
             path = path_in_model(record.site.path)
             labels = tuple(label for label in record.labels if label != DUPLICATE)
-            one = Counted(guarded(record.kept), path, labels)
+            one = Counted(versioned_alias(record.kept), path, labels)
             one.leaf = record.site.leaf.partition("~")[0]
             self._of_nodes.append(one)
 
@@ -149,7 +149,7 @@ class SavedMeter:
         return [*self._of_nodes, *(one for one in alive if one is not None)]
 
     def _pack(self, tensor: Tensor) -> Counted:
-        one = Counted(guarded(tensor), self._scope.path(), self._labels(tensor))
+        one = Counted(versioned_alias(tensor), self._scope.path(), self._labels(tensor))
         if is_for_checkpoint():
             one.leaf = "checkpoint.input"  # A closure of Python holds it, which no node shows.
         self._saved.append(weakref.ref(one))

@@ -163,7 +163,7 @@ class Histogram:
         return math.sqrt(q * (1 - q) / self.num_counted) if self.is_sample else 0.0
 
     def underflow(self, dtype: str) -> float:
-        """Return share of the counted elements that are not zero and would be in ``dtype``.
+        """Return the share of counted elements that are not zero and round to zero in ``dtype``.
 
         Args:
             dtype: ``float16``, ``bfloat16``, ``float8_e4m3fn``, ``float8_e5m2``, or short
@@ -241,6 +241,17 @@ class Histograms:
     counts: Ints | NDArray[np.uint16]
     ends: Ints
     is_sample: NDArray[np.bool_]
+
+    @classmethod
+    def joined(cls, parts: Sequence[Histograms]) -> Histograms:
+        """Put several of these one after the other."""
+        starts = np.cumsum([0, *(len(part.bins) for part in parts)]).tolist()
+        return cls(
+            np.concatenate([part.bins for part in parts]),
+            np.concatenate([part.counts for part in parts]),
+            np.concatenate([part.ends + start for part, start in zip(parts, starts, strict=False)]),
+            np.concatenate([part.is_sample for part in parts]),
+        )
 
     def of(self, row: int) -> Histogram | None:
         """Return the histogram of one row; ``None`` if it counted nothing."""

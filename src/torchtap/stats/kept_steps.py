@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 from torch import Tensor
@@ -13,7 +13,7 @@ from torchtap.stats.algebra import States, merge_states
 from torchtap.stats.catalogue.protocol import Statistic
 from torchtap.stats.catalogue.results import Missing
 from torchtap.stats.histogram import Histogram
-from torchtap.stats.step_histograms import StepHistograms, Totals, merged_if_any
+from torchtap.stats.step_histograms import StepHistograms, Totals
 
 ALL_STEPS = -1
 """Stands for the step of what is merged over all of them."""
@@ -54,10 +54,35 @@ class SavedSteps:
         return self._histograms(step).get(place) if is_there else None
 
 
-@dataclass(slots=True)
 class _Step:
-    parts: list[StepHistograms]
-    states: _StatesBySite = field(default_factory=dict)
+    """Holds what is kept of one step: histograms, and states of further statistics by place."""
+
+    __slots__ = ("_joined", "_lock", "_parts", "states")
+
+    def __init__(self, parts: list[StepHistograms]) -> None:
+        self.states: _StatesBySite = {}
+        self._parts = parts
+        self._joined: StepHistograms | None = None
+        self._lock = threading.Lock()
+
+    def take(
+        self, parts: list[StepHistograms], drop: Callable[[list[StepHistograms]], None]
+    ) -> None:
+        """Take further histograms, once ``drop`` has dropped some of those before."""
+        with self._lock:
+            drop(self._parts)
+            self._parts = [*self._parts, *parts]
+            self._joined = None
+
+    def histogram(self, place: int) -> Histogram | None:
+        """Return the histogram of a site; ``None`` if it counted nothing."""
+        with self._lock:
+            if not self._parts:
+                return None
+            # A part holds 256 sites: asked one by one, all sites would take the square of the time.
+            if self._joined is None:
+                self._joined = StepHistograms.joined(self._parts)
+            return self._joined.of(place)
 
 
 class RecentSteps:
@@ -89,11 +114,10 @@ class RecentSteps:
     def merge(self, step: int, parts: list[StepHistograms], replaced: list[int]) -> None:
         """Take further histograms of a step; at some places they replace those before."""
         if step in self._steps:
-            self._drop(self._steps[step].parts, replaced)
-            self._steps[step].parts += parts
+            self._steps[step].take(parts, partial(self._drop, replaced))
         self._totals.add(parts)
 
-    def _drop(self, parts: list[StepHistograms], places: list[int]) -> None:
+    def _drop(self, places: list[int], parts: list[StepHistograms]) -> None:
         """Forget what was counted at some places."""
         for number, part in enumerate(parts):
             dropped = np.isin(part.places, places)
@@ -153,7 +177,7 @@ class RecentSteps:
         if step == ALL_STEPS:
             return self._totals.of(place)
         kept = self._steps.get(step)
-        return None if kept is None else merged_if_any(part.of(place) for part in kept.parts)
+        return None if kept is None else kept.histogram(place)
 
     def states(self, step: int, place: int) -> States | None:
         """Return the states of a site in a step, or in all, with what is running of it."""

@@ -74,8 +74,8 @@ _ATTRIBUTES = {
 _QUANTILES = {"p1": 0.01, "p25": 0.25, "median": 0.5, "p75": 0.75, "p99": 0.99}
 _FORMATS = ("fp16", "bf16", "e4m3", "e5m2")
 _BEYOND = {
-    "underflow": f"share {_OF_FINITE} (zeros too) that are not zero and would be in",
-    "overflow": f"share {_OF_FINITE} (zeros too) beyond the range of",
+    "underflow": f"share {_OF_FINITE} that are not zero and round to zero in",
+    "overflow": f"share {_OF_FINITE} that lie beyond the range of",
 }
 
 NAMES: Mapping[str, Number] = {

@@ -197,15 +197,15 @@ class Statistics(Printed):
         return self.quantile((1 - share) / 2), self.quantile((1 + share) / 2)
 
     def underflow(self, dtype: str) -> float:
-        """Return share of the finite elements that are not zero and would be in ``dtype``.
+        """Return the share of the finite elements that are not zero and round to zero in ``dtype``.
 
-        The whole are all finite elements, zeros too. The share of those that are not zero is
+        The denominator counts all finite elements, zeros too. Among those that are not zero it is
         ``underflow(dtype) / (1 - zeros / num_finite)``. See :meth:`Histogram.underflow`.
         """
         return self._counted().underflow(dtype)
 
     def overflow(self, dtype: str) -> float:
-        """Return share of the finite elements, zeros too, that lie beyond the range of ``dtype``.
+        """Return the share of the finite elements that lie beyond the range of ``dtype``.
 
         See :meth:`Histogram.overflow`.
         """

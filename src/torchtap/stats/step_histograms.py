@@ -26,6 +26,14 @@ class StepHistograms:
     places: NDArray[np.int64]
     histograms: Histograms
 
+    @classmethod
+    def joined(cls, parts: list[StepHistograms]) -> StepHistograms:
+        """Put these one after the other."""
+        if len(parts) == 1:
+            return parts[0]
+        histograms = Histograms.joined([part.histograms for part in parts])
+        return cls(np.concatenate([part.places for part in parts]), histograms)
+
     def of(self, place: int) -> Histogram | None:
         """Return the histogram of one site."""
         places, numbers = self._by_place
@@ -75,14 +83,15 @@ class Totals:
             self._full(place)[part.bins] -= part.counts
 
     def _add_new(self) -> None:
-        for part in self._new:
-            places, histograms = part.places, part.histograms
-            while len(places) and places.max() >= len(self._blocks) * _BLOCK:
+        parts = [part for part in self._new if len(part.places)]
+        if parts:
+            places = np.concatenate([part.places for part in parts])
+            while places.max() >= len(self._blocks) * _BLOCK:
                 self._blocks.append(blank_histograms(_BLOCK))
-            lists = histograms.bins, histograms.counts, histograms.ends
-            native.add_lists(lists, self._blocks, places)
+            joined = Histograms.joined([part.histograms for part in parts])
+            native.add_lists((joined.bins, joined.counts, joined.ends), self._blocks, places)
             self._seen.update(places.tolist())
-            self._sampled.update(places[histograms.is_sample].tolist())
+            self._sampled.update(places[joined.is_sample].tolist())
         self._new.clear()
 
     def _full(self, place: int) -> NDArray[np.int64]:

@@ -20,8 +20,8 @@ from torchtap.core.doors import untried
 from torchtap.core.equality import mismatch, same
 from torchtap.core.installation import versions_of
 from torchtap.core.printed_page import BLANK, Grid, Line, Listed, Page, Part, Printed
+from torchtap.core.private_names import NAMES
 from torchtap.core.probes.probes import troubles
-from torchtap.core.torch_private import NAMES
 from torchtap.stats.kernels import native
 from torchtap.testing.loss import default_loss
 from torchtap.testing.zoo import Specimen, zoo

@@ -221,14 +221,14 @@ class _Step:
     def around(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         """Return the closure, which finds the gradients that it left, and has its own hidden."""
 
-        def guarded() -> Any:
+        def with_own_gradients() -> Any:
             self.show()
             try:
                 return closure()
             finally:
                 self.hide()
 
-        return guarded
+        return with_own_gradients
 
     def put_back(self) -> set[int]:
         """Every value is what it was; the ids of those with which a closure ran moved."""

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from torchtap.core import torch_private
-from torchtap.core.torch_private import find
+from torchtap.core import torch_frames, torch_private
+from torchtap.core.private_names import find
 
 
 def in_backward(look: Callable[[], Any]) -> list[Any]:
@@ -107,7 +107,7 @@ class _PackHook:
 
     @property
     def _checkpoint_internal(self) -> bool:
-        return torch_private.is_left_open(sys._getframe(1))
+        return torch_frames.is_left_open(sys._getframe(1))
 
 
 def _user_hooks_of_a_checkpoint() -> bool:
@@ -115,7 +115,7 @@ def _user_hooks_of_a_checkpoint() -> bool:
     asked = find("torch.utils.checkpoint._current_user_saved_tensors_hooks")
     holder = type("Selective", (), {"respect_saved_tensors_hooks": None, "ask": None})()
     source = "def ask(self, asked): return asked()"
-    scope: dict[str, Any] = {"__name__": torch_private.CHECKPOINTS}
+    scope: dict[str, Any] = {"__name__": torch_frames.CHECKPOINTS}
     exec(source, scope)  # As a function of PyTorch's file: the hook looks at where it is asked.
     below = torch_private.top_saved_hooks(True)
     hook = _PackHook(below)

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
-from torchtap.core import torch_nodes, torch_private
+from torchtap.core import private_names, torch_frames, torch_nodes
 from torchtap.core.probes.autograd_probes import in_backward
 
 # Classes of torch whose methods have no annotations.
@@ -36,7 +36,7 @@ def _given_to_backward() -> bool:
     y = x * 3
     given = torch.full((2,), 5.0)
     seen: list[Any] = []
-    y.register_hook(lambda gradient: seen.append(_on_stack(torch_private.given_to_backward)))
+    y.register_hook(lambda gradient: seen.append(_on_stack(torch_frames.given_to_backward)))
     y.backward(given, retain_graph=True)
     torch.autograd.grad(y, x, given)
     return len(seen) == 2 and all(len(one) == 1 and one[0] is given for one in seen)
@@ -46,14 +46,14 @@ def _asked_of_backward() -> bool:
     x: Any = torch.ones(2, requires_grad=True)
     y = x * 3
     seen: list[Any] = []
-    y.register_hook(lambda gradient: seen.append(_on_stack(torch_private.asked_of_backward)))
+    y.register_hook(lambda gradient: seen.append(_on_stack(torch_frames.asked_of_backward)))
     torch.autograd.grad(y.sum(), [x])
     return len(seen) == 1 and seen[0][0] is x
 
 
 def _run_backward() -> bool:
     def ask(frame: FrameType) -> Any:
-        return frame.f_code in torch_private.RUN_BACKWARD or None
+        return frame.f_code in torch_frames.RUN_BACKWARD or None
 
     return in_backward(lambda: _on_stack(ask)) == [True]
 
@@ -67,7 +67,7 @@ def _make_gradients() -> bool:
         ) -> Any:
             if func._opname == "ones_like":
                 seen.append(
-                    _on_stack(lambda one: one.f_code is torch_private.MAKES_GRADIENTS or None)
+                    _on_stack(lambda one: one.f_code is torch_frames.MAKES_GRADIENTS or None)
                 )
             return func(*args, **(kwargs or {}))
 
@@ -85,26 +85,26 @@ class _Triple(_Function):  # type: ignore[misc]
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
-        _Triple.seen = [torch_private.is_in_function()]
+        _Triple.seen = [torch_frames.is_in_function()]
         return x * 3
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         def ask(frame: FrameType) -> Any:
-            return frame.f_code is torch_private.FUNCTION_BACKWARD or None
+            return frame.f_code is torch_frames.FUNCTION_BACKWARD or None
 
-        _Triple.seen += [_on_stack(ask), torch_private.is_in_function()]
+        _Triple.seen += [_on_stack(ask), torch_frames.is_in_function()]
         return gradient * 3
 
 
 def _function_backward() -> bool:
     x: Any = torch.ones(2, requires_grad=True)
     _Triple.apply(x).sum().backward()
-    return _Triple.seen == [True, True, False] and not torch_private.is_in_function()
+    return _Triple.seen == [True, True, False] and not torch_frames.is_in_function()
 
 
 def _profile_hook_step() -> bool:
-    code = torch_private.code_of(torch_private.profile_hook_step(lambda: None))
+    code = private_names.code_of(torch_frames.profile_hook_step(lambda: None))
     optimizer = torch.optim.SGD([torch.ones(2, requires_grad=True)])
     seen: list[Any] = []
     optimizer.register_step_pre_hook(
@@ -118,7 +118,7 @@ def _checkpoint_forward() -> bool:
     seen: list[Any] = []
 
     def ask(frame: FrameType) -> Any:
-        is_it = frame.f_code is torch_private.CHECKPOINT_FORWARD
+        is_it = frame.f_code is torch_frames.CHECKPOINT_FORWARD
         return frame.f_locals["args"] if is_it else None
 
     def function(x: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Tries on small examples that each private name of PyTorch still does what torchtap reads in it.
 
 A name may stay and change its meaning, which no look for the name would notice. The table at the
-end has a probe for every name of ``torchtap.core.torch_private.NAMES``.
+end has a probe for every name of ``torchtap.core.private_names.NAMES``.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from torch.nn.utils import parametrize
 
-from torchtap.core import torch_private
+from torchtap.core import private_names, torch_private
+from torchtap.core.private_names import NAMES, PrivateName, find, release_of
 from torchtap.core.probes.autograd_probes import AUTOGRAD
 from torchtap.core.probes.frame_probes import FRAMES
 from torchtap.core.probes.mode_probes import MODES
-from torchtap.core.torch_private import NAMES, PrivateName, find, release_of
 
 Probe = Callable[[], bool]
 
@@ -46,6 +46,11 @@ def _negated_view() -> bool:
     tensor = torch.arange(3.0)
     view = torch_private.negated_view(tensor)
     return torch.equal(view, -tensor) and view.data_ptr() == tensor.data_ptr()
+
+
+def _functions_of_c() -> bool:
+    ones = torch.ones(2)
+    return torch.equal(find("torch._C._nn").gelu(ones), torch.nn.functional.gelu(ones))
 
 
 def _mkldnn() -> bool:
@@ -86,7 +91,7 @@ def _dynamo_config() -> bool:
 
 
 def _is_there(name: str) -> Probe:
-    return lambda: find(name) is not torch_private.GONE
+    return lambda: find(name) is not private_names.GONE
 
 
 def _parametrised() -> bool:
@@ -109,6 +114,7 @@ PROBES: Mapping[str, Probe] = MappingProxyType(
         **MODES,
         "torch._C.ScriptObject": _is_class("torch._C.ScriptObject"),
         "torch._neg_view": _negated_view,
+        "torch._C._nn": _functions_of_c,
         "torch._mkldnn": _mkldnn,
         "torch._C._dynamo.eval_frame._FrameAction": _frame_action,
         "torch._C._dynamo.eval_frame._FrameExecStrategy": _frame_action,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-_HOMES = ("torch", "torch.nn.functional", "torch._C._nn", "torch.special", "math", "operator")
+from torchtap.core.torch_private import HOMES_OF_FUNCTIONS
+
+_HOMES = (*HOMES_OF_FUNCTIONS, "math", "operator")
 """Modules that are searched for functions of C, which do not say where they stand."""
-
-
 WAY = "hand in tensors, lists, dicts or dataclasses"
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from torchtap.core.source_files import is_of_model, line_text
-from torchtap.core.torch_private import RUN_BACKWARD
+from torchtap.core.torch_frames import RUN_BACKWARD
 from torchtap.hooks.backwards import root_of_backward
 
 _TRACEBACK = "traceback_"

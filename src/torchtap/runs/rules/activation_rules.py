@@ -283,7 +283,7 @@ def _constant(view: View) -> Iterator[Finding]:
             shown(path),
             view.span,
             f"its output is {low[0]:.3g} for everything that enters it, so no gradient comes back",
-            {"value": float(low[0])},
+            {"value": float(low[0]), "is_exact": True},
             "Leave the last activation out; a softmax needs more than one unit.",
         )
 
@@ -325,7 +325,9 @@ def _is_meant(view: View, path: str, following: str) -> bool:
         view.modules.setting(following, "groups") or 1
     ) > 1:
         return True
-    sides = [_width(view, path, "input"), _width(view, following, "output")]
+    # A convolution makes each number of all that its window holds.
+    weight = view.shape(view.site(path, "param", "weight"))
+    sides = [math.prod(weight[1:]), _width(view, following, "output")]
     return _width(view, path, "output") < min(sides)
 
 

@@ -58,6 +58,7 @@ def in_order(view: View, found: Sequence[Finding]) -> list[Finding]:
 def _rank(one: Finding, rules: set[str], first: int, *, is_climbed: bool) -> float:
     """Return the rank of a finding among those of the other rules; consequences come later."""
     is_late = bool(one.steps) and one.steps[0] > first
+    is_late |= one.evidence.get("at_start", 1) < one.evidence.get("share", 0) / 2
     after = _follows(one, rules, is_late=is_late)
     if one.rule == "nonfinite":
         return _RANKS["lr_high"] + 0.6 if rules & _BLOWS_UP or is_climbed else 0.5
@@ -80,14 +81,21 @@ def _follows(one: Finding, rules: set[str], *, is_late: bool) -> str:
     causes: dict[str, list[tuple[str, bool]]] = {
         "vanishing": [("lr_high", True), ("steps_too_small", True)],
         "exploding": [("lr_high", True)],
-        "dead": [("dropout_high", True), ("labels", is_late), ("lr_high", is_late)],
+        "dead": [
+            ("dropout_high", True),
+            ("large_init", is_late),
+            ("steps_too_small", evidence.get("share", 1) < 0.95),
+            ("labels", is_late),
+            ("lr_high", is_late),
+        ],
+        "data_scale": [("steps_too_small", not evidence.get("is_direct", True))],
         "saturated": [("labels", is_late), ("lr_high", is_late)],
         "frozen": [("steps_too_small", not evidence.get("has_matrix", True))],
         "final_activation": [("lr_high", "mean_square" in evidence)],
         "collapsed": [("decay_high", True), ("lr_high", is_of_few_steps), ("vanishing", True)],
         "stale_low_precision": [("underflow", True)],
         "detached": [("labels", not one.is_alarm)],
-        "lr_high": [("no_activation", is_weak)],
+        "lr_high": [("no_activation", is_weak), ("labels", is_weak)],
     }
     always = {"frozen", "detached"}
     for rule, may_follow in causes.get(one.rule, ()):

@@ -50,7 +50,7 @@ def data_scale(
             ".",
             view.span,
             f"the rms of the input is {rms:.3g}, its mean {mean:.3g}, its largest {top:.3g}",
-            {"rms": rms, "mean": mean, "absmax": top},
+            {"rms": rms, "mean": mean, "absmax": top, "is_direct": is_direct},
             "Scale the data to mean 0 and standard deviation 1 before the model.",
         )
         return

@@ -151,7 +151,12 @@ class LossCurve:
 
     @property
     def is_around_0(self) -> bool:
-        """Return whether it is of both signs, and starts nearer to 0 than it goes up and down."""
+        """Return whether it is of both signs, and starts nearer to 0 than it goes up and down.
+
+        That of a policy is, whatever its signs.
+        """
+        if self._view.judged.is_of_policy:
+            return True
         has_both = self.is_known and bool(self.values.min() < 0 < self.values.max())
         return has_both and abs(self.start) < self.noise
 

@@ -22,6 +22,8 @@ ERRORS = frozenset(
 )
 """Operations whose result is the smaller, the better."""
 
+_SCALE = frozenset({"Div", "Mul"})
+"""By one number, as a temperature."""
 _KEEPS_SIGN = frozenset({"Mul", "Div", "Add", "Mean", "Sum", "Stack", "Cat"}) | ARRANGE
 
 
@@ -72,9 +74,10 @@ class LossOperations:
         """Yield each two operations that meet, in all graphs."""
         for graph in self.graphs:
             for operation in graph:
-                for place in operation.inputs if operation.name not in ARRANGE else ():
+                is_passed = operation.name in ARRANGE | _SCALE
+                for place in () if is_passed else operation.inputs:
                     lower, between = graph[place], []
-                    while lower.name in ARRANGE and lower.inputs:
+                    while lower.name in ARRANGE | _SCALE and len(lower.inputs) == 1:
                         between.append(lower.name)
                         lower = graph[lower.inputs[0]]
                     name = lower.name or str(lower.settings.get("of", ""))
@@ -165,6 +168,30 @@ class LossOperations:
                 if len(before) == len(after) == 3 and before != after:
                     return True
         return False
+
+    @property
+    def is_of_policy(self) -> bool:
+        """Return whether the likelihood of what was chosen is multiplied by what it earned.
+
+        That of an actor alone: the error of a critic beside it has a share that is gone.
+        """
+        for graph in self.graphs:
+            if {one.name for one in graph} & (ERRORS | {"Pow"}):
+                return False
+            for operation in graph:
+                lower = operation
+                while lower.inputs and lower.name in ARRANGE | {"Mul"}:
+                    lower = graph[lower.inputs[0]]
+                if (
+                    operation.name == "Mul"
+                    and lower.name == "Gather"
+                    and self._is_log(graph, lower)
+                ):
+                    return True
+        return False
+
+    def _is_log(self, graph: list[Operation], operation: Operation) -> bool:
+        return any(graph[place].name == "LogSoftmax" for place in operation.inputs)
 
     @property
     def takes_log_softmax(self) -> bool:

@@ -215,7 +215,7 @@ def labels(
 
     An alarm where outputs never agree with targets: a watch correlates both over each batch, and
     what all targets have in common counts nothing. Without it, an alarm of a cross-entropy at
-    chance. A note of a loss that stays elsewhere: it may have been at its minimum.
+    chance, and of another that stays while weights go far; a note where rivals have several losses.
 
     A slow training is left alone: its loss still falls beyond its scatter, or fell below
     chance steadily.
@@ -327,12 +327,15 @@ def _of_all_pairs(view: View, share: float) -> Finding:
 
 
 def _stays(view: View, usual: float, moves: float, still: float) -> Iterator[Finding]:
-    """Yield a note where a loss stays that is not at a known chance, while weights move."""
+    """Yield a loss that stays and is not at a known chance, while weights move."""
     half = view.loss.values[len(view.loss) // 2 :]
     if abs(view.loss.fall) < still and usual > moves and not _falls(half):
+        # Rivals hold each other, and a plateau has an end: one kind of loss, and far to go.
+        travel = median([float(own.sum()) for own in update_ratios(view).values()])
+        is_alarm = view.judged.has_one and travel > 0.1
         yield Finding(
             "labels",
-            NOTE,
+            ALARM if is_alarm else NOTE,
             ".",
             view.span,
             f"weights move by {usual:.1g} a step and the loss stays, {view.loss.start:.4g} to "

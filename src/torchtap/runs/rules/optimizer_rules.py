@@ -23,7 +23,7 @@ def lr_high(
         view: of the run.
         high: update over weight: the median over matrices of the largest of the first 12 steps.
             Healthy are 5e-4 to 0.5, so the loss must have risen as well, or not have fallen.
-        alone: the same, unless the loss fell to half without having risen.
+        alone: the same, unless the loss fell to half without having risen, or to a fifth.
         rise: by which factor the loss rose in the first 15 steps, and did not fall to half of its
             first number later.
         fall: share by which the loss fell at least where all is well.
@@ -40,7 +40,7 @@ def lr_high(
     has_risen = has_share and values[1:15].max() > rise * values[0] > 0
     has_learnt = view.loss.is_known and 0 < view.loss.end < 0.5 * values[0]
     is_bad = bool((has_risen or view.loss.fall < fall) and not has_learnt)
-    is_fruitful = has_learnt and not has_risen
+    is_fruitful = has_learnt and (not has_risen or view.loss.end < 0.2 * values[0])
     if not ((early > alone and not is_fruitful) or (early > high and is_bad)):
         return
     path = max(tops, key=lambda site: tops[site]).path
@@ -159,7 +159,9 @@ def _never_stepped(view: View, *, fewest: int = 20) -> bool:
     )
 
 
-def decay_high(view: View, *, angle: float = -0.5, lost: float = 0.3) -> Iterator[Finding]:
+def decay_high(
+    view: View, *, angle: float = -0.5, lost: float = 0.3, gone: float = 0.8, decay: float = 0.1
+) -> Iterator[Finding]:
     """A weight decay that is stronger than what is learned.
 
     The cosine of an update and its weight follows from three norms; decay pulls it to -1.
@@ -169,6 +171,8 @@ def decay_high(view: View, *, angle: float = -0.5, lost: float = 0.3) -> Iterato
         angle: median cosine over the first half of the run, of each matrix. Healthy trainings lost
             0.01 to 0.7 of a norm, but not along the weights.
         lost: share of its norm that each matrix lost.
+        gone: share of its norm that half of the matrices lost, where nothing is learned.
+        decay: a setting of it, beside that.
     """
     cosines, losses = [], []
     for site in view.matrices:
@@ -180,9 +184,12 @@ def decay_high(view: View, *, angle: float = -0.5, lost: float = 0.3) -> Iterato
             cosine = (after**2 - before**2 - step**2) / (2 * before * step)
         cosines.append(median(cosine[: len(cosine) // 2]))
         losses.append(1 - weight[np.isfinite(weight)][-1] / weight[0])
-    if len(losses) < 2 or not (max(cosines) < angle and min(losses) > lost):
-        return
+    is_pulled = bool(cosines) and max(cosines) < angle and min(losses) > lost
     decays = sorted({group.get("weight_decay", 0) for group in view.meta.optimizers})
+    is_set_high = max(decays, default=0) >= decay and not view.loss.fall > 0.2
+    is_gone = median(losses) > gone
+    if len(losses) < 2 or not (is_pulled or (is_set_high and is_gone)):
+        return
     yield Finding(
         "decay_high",
         ALARM,
@@ -190,7 +197,7 @@ def decay_high(view: View, *, angle: float = -0.5, lost: float = 0.3) -> Iterato
         view.span,
         f"updates point against the weights (cosine {max(cosines):.2f} or less), and each matrix "
         f"lost {min(losses):.0%} of its norm or more",
-        {"cosine": max(cosines), "lost": min(losses), "weight_decay": decays},
+        {"cosine": median(cosines), "lost": median(losses), "weight_decay": decays},
         "Use a smaller weight decay, such as 0.01 with AdamW.",
     )
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from torchtap.core.site import Site
 from torchtap.runs.rules.finding import ALARM, NOTE, Finding
-from torchtap.runs.rules.rule_view import View, median, shown
+from torchtap.runs.rules.rule_view import SIGNATURE, View, median, shown
 
 
 def not_in_optimizer(view: View) -> Iterator[Finding]:
@@ -37,8 +37,9 @@ def not_in_optimizer(view: View) -> Iterator[Finding]:
 def detached(view: View) -> Iterator[Finding]:
     """Parameters that require a gradient and never get one.
 
-    An alarm where the module ran; a note where it was never called, or where no optimizer has its
-    parameters either, as of a teacher.
+    An alarm where the module ran; a note where it was never called, where no optimizer has its
+    parameters either, as of a teacher, or where it is a bias beside a weight that gets one: a loss
+    of derivatives does not depend on it.
 
     Args:
         view: of the run.
@@ -56,6 +57,7 @@ def detached(view: View) -> Iterator[Finding]:
         own = _within(path, cut)
         ran = any(view.modules.was_called(name.rpartition(".")[0]) for name in own)
         is_meant = bool(own & unoptimized) and own <= unoptimized
+        is_meant |= all(_is_constant(view, name) for name in own)
         yield Finding(
             "detached",
             ALARM if ran and not is_meant else NOTE,
@@ -96,7 +98,7 @@ def frozen(
         most = fresh
     is_meant = not share < most * total if has_matrix else not view.loss.fall < fall
     if held and trained and (is_meant or _comes_first(view, held, trained)):
-        yield from _left_as_made(view, held, share / total)
+        yield from _left_as_made(view, held, trained, share / total)
     if not held or not trained or is_meant:
         return
     first = min(view.modules.order.get(_owner(name), 0) for name in trained)
@@ -121,16 +123,18 @@ def _comes_first(view: View, held: set[str], trained: set[str]) -> bool:
     return all(view.modules.order.get(_owner(name), 0) <= first for name in held)
 
 
-def _left_as_made(view: View, held: set[str], share: float) -> Iterator[Finding]:
+def _left_as_made(view: View, held: set[str], trained: set[str], share: float) -> Iterator[Finding]:
     """Yield a module that is frozen as PyTorch made it: what was trained before looks different.
 
-    A note, as random features are frozen on purpose.
+    A note where one matrix is trained alone, as on random features. A copy that began equal to what
+    is trained, as of a target network, is none.
     """
-    fresh = {name for name in held if _is_as_made(view, name)}
+    fresh = {name for name in held if _is_as_made(view, name) and not _is_copy(view, name, trained)}
+    num_trained = sum(len(view.shape(_param(view, name))) > 1 for name in trained)
     for path in _outermost(view, fresh)[:1]:
         yield Finding(
             "frozen",
-            NOTE,
+            ALARM if num_trained > 1 else NOTE,
             shown(path),
             view.span,
             f"it does not require a gradient, and its weights are as PyTorch made them; "
@@ -138,6 +142,17 @@ def _left_as_made(view: View, held: set[str], share: float) -> Iterator[Finding]
             {"parameters": sorted(_within(path, fresh)), "share": share},
             "Call requires_grad_(True) on it, or load its trained weights.",
         )
+
+
+def _is_copy(view: View, name: str, trained: set[str]) -> bool:
+    """Return whether a parameter began equal to one that is trained."""
+    own = _param(view, name)
+    first = [view.start(own, number) for number in SIGNATURE]
+    return any(
+        first == [view.start(_param(view, other), number) for number in SIGNATURE]
+        for other in trained
+        if view.shape(_param(view, other)) == view.shape(own)
+    )
 
 
 def _is_as_made(view: View, name: str, *, near: float = 0.04) -> bool:
@@ -159,7 +174,8 @@ def _is_as_made(view: View, name: str, *, near: float = 0.04) -> bool:
 def bn_eval(view: View) -> Iterator[Finding]:
     """A batch norm in eval mode while its model is trained.
 
-    Its running statistics never move, so it does not normalise what the weights make by now.
+    Its running statistics never move, so it does not normalise what the weights make by now. Where
+    it was put into eval mode later, forwards count as an evaluation, and its updates go on.
 
     Args:
         view: of the run.
@@ -172,6 +188,7 @@ def bn_eval(view: View) -> Iterator[Finding]:
         counted = counted[np.isfinite(counted)]
         stands = len(counted) > 3 and counted[0] == counted[-1]
         in_eval = not len(counted) and view.meta.modes.get(path) is False
+        in_eval |= _goes_on(view, path)
         if (stands or in_eval) and median(view.norm("update")) > 0 and _trains(view, path):
             yield Finding(
                 "bn_eval",
@@ -184,10 +201,23 @@ def bn_eval(view: View) -> Iterator[Finding]:
             )
 
 
+def _goes_on(view: View, path: str, *, fewest: int = 10) -> bool:
+    """Return whether most updates of a norm came in steps without a training forward of it."""
+    made = np.isfinite(view.series(view.site(path, "update", "weight"), "l2"))
+    ran = np.isfinite(view.series(view.site(path, "output"), "l2"))
+    return bool(ran.any() and made.sum() >= fewest and (made & ran).sum() < made.sum() / 2)
+
+
 def _trains(view: View, path: str) -> bool:
     """Return whether a norm is to be trained: its weight is, or it has none and all else is."""
     needs = view.meta.requires_grad.get(f"{path}.weight")
     return view.modules.setting(path, "affine") is False if needs is None else needs
+
+
+def _is_constant(view: View, name: str) -> bool:
+    """Return whether a parameter is a bias beside a weight that gets a gradient."""
+    path, _, leaf = name.rpartition(".")
+    return leaf == "bias" and _has_gradient(view, f"{path}.weight" if path else "weight")
 
 
 def _is_used(view: View, path: str) -> bool:
