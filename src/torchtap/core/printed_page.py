@@ -188,10 +188,13 @@ class Grid:
         )
         cut = self._cut(left_out, width, is_short=is_short)
         shown = self._told_apart([*front, *back], own)
-        front, back = shown[: len(front)], shown[len(front) :]
-        return [*title, *laid_out(head), *laid_out(front), *between, *laid_out(back), *cut]
+        lines = laid_out(shown)
+        above, below = lines[: len(front)], lines[len(front) :]
+        return [*title, *laid_out(head), *above, *between, *below, *cut]
 
-    def _told_apart(self, rows: list[Sequence[Cell]], wide: Sequence[int]) -> list[Sequence[Cell]]:
+    def _told_apart(
+        self, rows: Sequence[Sequence[Cell]], wide: Sequence[int]
+    ) -> list[Sequence[Cell]]:
         """Return rows whose elastic cells are short, and differ where they differed before."""
         columns = [list(column) for column in zip(*rows, strict=True)]
         for place in self.elastic if rows else ():
