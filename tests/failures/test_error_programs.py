@@ -10,10 +10,9 @@ from error_programs import EVERY
 from error_programs.program import WROTE, Program, error_of, run
 from posted_programs import POSTED
 
+from refused_programs import programs
 from torchtap.failures.failure import Failure
-from torchtap.failures.message_patterns import recognise
-from torchtap.failures.messages import PATTERNS
-from torchtap.failures.messages_of_checks import CHECKS
+from torchtap.failures.message_patterns import MESSAGES, recognise
 
 every_program = pytest.mark.parametrize("program", EVERY, ids=lambda one: one.title)
 pytestmark = pytest.mark.filterwarnings("ignore")  # Those of PyTorch, of what the programs do.
@@ -54,12 +53,14 @@ def test_there_are_many_and_each_is_named_once() -> None:
 
 def test_every_pattern_is_raised_by_a_program_with_the_real_pytorch() -> None:
     raised = {one.message for one in EVERY} | {one.message for one in POSTED}
-    patterns = {*PATTERNS, *CHECKS}
+    raised |= {one.message for one in programs()}
+    patterns = {*MESSAGES}
     assert patterns - raised == NOT_RAISED_HERE
     assert raised <= patterns
 
 
-NOT_RAISED_HERE = {"out of memory", "fault of a kernel"}  # Of GPUs.
+NOT_RAISED_HERE = {"out of memory", "fault of a kernel", "models of ranks"}
+"""Messages of GPUs, and of several processes."""
 
 
 @pytest.mark.parametrize("prefix", ["", "addmm: ", "at::native::addmm(): "])

@@ -14,6 +14,7 @@ from torchtap.capture.gradient_ports import Gradients
 from torchtap.capture.loss_graph import Operation, number_of, operations_between
 from torchtap.capture.target_agreement import agreement, share_among, told_targets
 from torchtap.capture.training_facts import TrainingFacts
+from torchtap.core.no_grad import is_batched
 from torchtap.core.torch_private import current_task
 from torchtap.hooks.backwards import root_of_backward
 from torchtap.hooks.tap import GradHook
@@ -120,6 +121,8 @@ class LossFacts:
         root = root_of_backward()
         if type(gradient) is not Tensor or root is None or root.grad_fn is None:
             return
+        if is_batched(gradient):  # It has no values of its own.
+            return
         seen = Seen(returned.place)
         if current_task() != self._task:
             self._task, self._num_backwards = current_task(), self._num_backwards + 1
@@ -151,7 +154,7 @@ class LossFacts:
             if seen.is_by_square:
                 lowest, highest = told.targets.aminmax()
                 seen.lowest, seen.highest = float(lowest), float(highest)
-        if told is None and returned.is_alone and output.ndim > 1:
+        if told is None and returned.is_alone and output.ndim > 1 and output.numel():
             away = output.float() - output.float().mean(0)
             seen.deviation = float(torch.linalg.vector_norm(away)) / math.sqrt(output.numel())
             size = float(torch.linalg.vector_norm(output.float()))

@@ -95,7 +95,8 @@ def _is_text_of_an_optimizer(failure: Failure) -> bool:
 
 
 def _is_of_a_scheduler(failure: Failure) -> bool:
-    return failure.frames[-1].is_torch and failure.frames[-1].file.endswith("lr_scheduler.py")
+    inner = [one for one in failure.frames if not one.is_standard][-1:]
+    return any(one.is_torch and one.file.endswith("lr_scheduler.py") for one in inner)
 
 
 def _is_key_of_a_sample(failure: Failure) -> bool:

@@ -160,7 +160,7 @@ SITUATIONS: dict[str, Situation] = {
         "A tensor that requires grad is used in what is traced, and is neither argument nor "
         "parameter.",
         "Make it a parameter of the module, or an argument.",
-        "If it is not trained: .detach().",
+        "If it is not trained, take it out of the graph before: w = w.detach().",
         about="tensors",
     ),
     "backend of a compiler": SituationRow(

@@ -202,7 +202,7 @@ def _inverted(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
 
 def encoding_of(failure: Failure) -> str:
     """The encoding of a tokenizer that was given in place of tensors, as it is written."""
-    for frame in failure.frames[::-1]:
+    for frame in failure.frames:
         for name, value in frame.own_names.items():
             if type(value).__name__ == "BatchEncoding" and frame.is_user:
                 return name

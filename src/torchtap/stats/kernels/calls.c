@@ -773,9 +773,9 @@ LIFE(Leaving, LEAVING)
 static PyObject *leaving_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
     PyObject *given[8];
     (void)keywords;
-    if (!PyArg_ParseTuple(arguments, "OO!OOOOOO!:Leaving", given, &PySet_Type, given + 1,
-                          given + 2, given + 3, given + 4, given + 5, given + 6, gradients_type,
-                          given + 7))
+    if (!PyArg_ParseTuple(arguments, "OO!OOO!OOO!:Leaving", given, &PySet_Type, given + 1,
+                          given + 2, given + 3, numbers_type, given + 4, given + 5, given + 6,
+                          gradients_type, given + 7))
         return NULL;
     for (int i = 5; i < 7; i++) {
         if (given[i] != Py_None && Py_TYPE(given[i]) != state_type) {
@@ -942,9 +942,7 @@ static int take_output(Leaving *self, PyObject *output, PyObject *node, PyObject
         state->seen |= plain == 1;
     }
     if (plain == 1) {
-        call = Py_TYPE(self->calls) == numbers_type
-                   ? PyLong_FromLongLong(next_number((Numbers *)self->calls))
-                   : PyIter_Next(self->calls);
+        call = PyLong_FromLongLong(next_number((Numbers *)self->calls));
         plain = call ? 1 : -1;
     }
     if (plain == 1 && self->gradient && expect(self, output, node, table, step, call, of_view))
