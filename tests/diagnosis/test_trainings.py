@@ -15,11 +15,16 @@ BROKEN = (
     "friedman_broadcast", "friedman_target_in_grams", "digit_perceptron_softmax_over_batch",
     "digit_perceptron_drops_all", "digit_variational_sigmoid_twice", "letters_gru_never_cleared",
     "letters_decoder_embedding_huge", "digit_beta_hot", "molecules_looking_lonely_node",
+    "plateau_warm_other_labels", "rare_by_hand_softmax_too", "speech_writer_climbs",
+    "bound_clear_broadcast", "steps_in_parts_never_cleared", "rare_tags_other_tags",
+    "letters_lstm_softmax_in_the_loss", "digit_conv_other_labels", "clouds_left_in_eval",
 )  # fmt: skip
 HEALTHY = (
     "flow", "graph", "unet", "skipgram", "diffusion", "lora", "vit", "bandit",
     "adversaries_hinge", "digit_variational", "digit_sparse", "straight_line", "ball_relu",
     "molecules", "films", "letters_decoder", "views_predicted", "waves_elman",
+    "few_shots", "two_aims", "pendulum", "reservoir", "adapted_convolutions", "grid_values", "arms",
+    "plateau_slow", "plateau_sums", "returns_rivals", "rare_many",
 )  # fmt: skip
 CASES = {case.name: case for half in SETS for case in cases(half)}
 

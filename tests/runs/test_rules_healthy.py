@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from small_trainings import blobs, classifier, train
+from small_trainings import blobs, classifier, linear, train
 from torch import Tensor, nn
 
 import torchtap as tt
@@ -76,6 +76,8 @@ def _regression() -> tt.Run:
 
 def _frozen_beginning() -> tt.Run:
     model = classifier(nn.Linear(32, 32), nn.ReLU())
+    # Weights that were trained before are not as PyTorch made them.
+    nn.init.normal_(linear(model, 0).weight, std=0.3)
     model[0].requires_grad_(False)
     optimizer = torch.optim.Adam(model[2:].parameters(), lr=3e-3)
     return train(model, optimizer)
