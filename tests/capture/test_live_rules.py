@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import warnings
 from collections.abc import Iterator
 from itertools import pairwise
@@ -42,6 +43,8 @@ def test_an_alarm_is_warned_of_once_while_the_training_goes_on() -> None:
     mine = [one for one in caught if issubclass(one.category, tt.TrainingWarning)]
     assert told == 1, "after 8 steps, and not at the end"
     assert "double_softmax at 3" in str(mine[0].message)
+    assert mine[0].filename == __file__, "the line of the training that calls w.step()"
+    assert linecache.getline(__file__, mine[0].lineno).strip() == "w.step()"
     assert sum("double_softmax" in str(one.message) for one in mine) == 1
     assert len(w.run.steps) == 40
 

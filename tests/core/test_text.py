@@ -90,3 +90,16 @@ def test_colour_changes_nothing_but_colour() -> None:
     assert "\x1b" not in plain
     assert "\x1b[" in painted
     assert re.sub(r"\x1b\[[\d;]*m", "", painted) == plain
+
+
+def test_texts_that_would_be_cut_alike_stay_apart() -> None:
+    names = [f"bert.encoder.layer.{n}.attention.output.dense" for n in range(3)]
+    assert len({cells.elide(name, 20) for name in names}) == 1, (
+        "the case is one where they are alike"
+    )
+    assert cells.elide_apart([*names, "fc"], 20) == [
+        "…0.atten…utput.dense",
+        "…1.atten…utput.dense",
+        "…2.atten…utput.dense",
+        "fc",
+    ]

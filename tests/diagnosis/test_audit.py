@@ -202,3 +202,35 @@ def test_the_zoo_is_audited_and_left_as_it_was(specimen: Specimen) -> None:
     table = tt.audit(model, *args, **kwargs)
     assert len(table)
     assert are_same(before, state_of(model, args))
+
+
+def test_a_module_that_is_infinite_in_an_asked_dtype_comes_first() -> None:
+    torch.manual_seed(0)
+    layers = [nn.Linear(8, 8) for _ in range(4)]
+    model = nn.Sequential(*layers, Overflows())
+    table = tt.audit(model, torch.ones(2, 8), dtypes="float16")
+    errors = {row.module: row.float16 for row in table}
+    assert math.isinf(errors["4"]), "1000 squared is beyond 65504, the largest float16"
+    assert table.rows[0].module == "4"
+    table = tt.audit(model, torch.ones(2, 8), dtypes="bfloat16")
+    worst = [max(row.error, row.bfloat16) for row in table]
+    assert worst == sorted(worst, reverse=True)
+
+
+def test_long_paths_stay_apart_where_they_are_cut() -> None:
+    model = nn.Module()
+    names = ["first_encoder_of_text", "layers_of_attention", "output_projection_dense"]
+    inner = nn.ModuleDict(
+        {f"{n}": nn.ModuleDict({names[2]: nn.Sequential(nn.Linear(4, 4))}) for n in range(5)}
+    )
+    model.add_module(names[0], nn.ModuleDict({names[1]: inner}))
+
+    def forward(x: Tensor) -> Tensor:
+        for one in inner.values():
+            x = one[names[2]](x)
+        return x
+
+    model.forward = forward
+    lines = tt.audit(model, torch.randn(2, 4)).to_text(width=60).splitlines()
+    shown = [line.split()[0] for line in lines if "Linear" in line]
+    assert len(set(shown)) == len(shown) == 5

@@ -111,3 +111,9 @@ def test_what_nothing_is_picked_of_has_the_dtype_of_the_rest(tmp_path: Path) -> 
     joined = tt.open(tmp_path / "run").cat(".:output")
     assert joined.dtype == torch.float16
     assert torch.equal(joined, torch.full((2, 3), 0.1).half())
+
+
+def test_pick_may_take_the_tensor_alone(tmp_path: Path) -> None:
+    whole = recorded(tmp_path / "whole")["1"]
+    run = recorded(tmp_path / "part", pick=lambda x: x[:, :1])
+    assert torch.equal(run["1"], whole[:, :1])

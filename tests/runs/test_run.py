@@ -526,3 +526,12 @@ def test_a_statistic_that_is_not_there_names_its_neighbours() -> None:
         model(torch.ones(1))
     with pytest.raises(tt.SiteError, match="no statistic 'meen'; did you mean 'mean'"):
         w.run.over_steps(".:output", "meen")
+
+
+def test_values_of_varying_lengths_are_refused_with_ways_out() -> None:
+    layer = nn.Identity()
+    with tt.watch(layer) as w:
+        for length in (2, 5, 3):
+            layer(torch.ones(1, length, 4))
+    with pytest.raises(tt.RunError, match=r"run\.get\(.*pad dim 1 of each to 5"):
+        w.run.cat(".")

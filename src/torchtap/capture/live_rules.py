@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from torchtap.core.errors import TrainingWarning
+from torchtap.core.stack_frames import outside_stacklevel
 from torchtap.core.text import plural
 from torchtap.runs.rules.diagnose import Rule, diagnose
 from torchtap.runs.rules.finding import Finding
@@ -68,5 +69,5 @@ class LiveRules:
             warnings.warn(
                 f"{first.rule} at {first.path}{first.when}: {first.text}. {first.advice}{more}",
                 TrainingWarning,
-                stacklevel=2,
+                stacklevel=outside_stacklevel(),
             )

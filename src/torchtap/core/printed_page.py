@@ -16,6 +16,7 @@ from torchtap.core.text import (
     breadth,
     clean,
     elide,
+    elide_apart,
     elide_end,
     plural,
     wrap,
@@ -186,7 +187,22 @@ class Grid:
             for one, most in zip(row, own, strict=True)
         )
         cut = self._cut(left_out, width, is_short=is_short)
-        return [*title, *laid_out(head), *laid_out(front), *between, *laid_out(back), *cut]
+        shown = self._told_apart([*front, *back], own)
+        lines = laid_out(shown)
+        above, below = lines[: len(front)], lines[len(front) :]
+        return [*title, *laid_out(head), *above, *between, *below, *cut]
+
+    def _told_apart(
+        self, rows: Sequence[Sequence[Cell]], wide: Sequence[int]
+    ) -> list[Sequence[Cell]]:
+        """Return rows whose elastic cells are short, and differ where they differed before."""
+        columns = [list(column) for column in zip(*rows, strict=True)]
+        for place in self.elastic if rows else ():
+            if self._align[place] != "e":
+                texts = elide_apart([one.text for one in columns[place]], wide[place])
+                cells = zip(texts, columns[place], strict=True)
+                columns[place] = [Cell(text, one.tone) for text, one in cells]
+        return list(zip(*columns, strict=True))
 
     @property
     def _align(self) -> str:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from types import FrameType
 
+_OWN = f"{Path(__file__).parents[1]}{os.sep}"
 _lock = threading.RLock()
 
 
@@ -49,3 +52,21 @@ def is_on_stack(callers: Sequence[FrameType], innermost: FrameType | None) -> bo
     while innermost is not None and not any(innermost is caller for caller in callers):
         innermost = innermost.f_back
     return innermost is not None
+
+
+def outside_stacklevel() -> int:
+    """Return the ``stacklevel`` by which the caller's warning points at the line outside torchtap.
+
+    Hooks of optimizers and modules are called by PyTorch, whose frames are no one's line either.
+    """
+    frame = sys._getframe(1)
+    level = 1
+    while frame.f_back is not None and _is_no_users(frame.f_code.co_filename):
+        frame, level = frame.f_back, level + 1
+    return level
+
+
+def _is_no_users(file: str) -> bool:
+    import torch
+
+    return file.startswith((_OWN, f"{Path(torch.__file__).parent}{os.sep}"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 WIDTH = 100
 NONE = "-"
@@ -213,6 +214,30 @@ def elide(text: str, room: int) -> str:
         return "…"[:room]
     tail = -(-(room - 1) * 3 // 5)
     return _head(text, room - 1 - tail) + "…" + _tail(text, tail)
+
+
+def elide_apart(texts: Sequence[str], room: int) -> list[str]:
+    """Shorten each so that different ones stay different, as far as there is room.
+
+    Texts that :func:`elide` makes alike lose what they have in common on the left.
+
+    Example:
+        >>> elide_apart([f"encoder.layer.{n}.attention.output" for n in (0, 1)], 20)
+        ['…0.attention.output', '…1.attention.output']
+    """
+    alike: dict[str, dict[str, None]] = {}
+    for text in texts:
+        alike.setdefault(elide(text, room), {})[text] = None
+    return [_apart(text, list(alike[elide(text, room)]), room) for text in texts]
+
+
+def _apart(text: str, others: Sequence[str], room: int) -> str:
+    if len(others) < 2 or room < 3:
+        return elide(text, room)
+    first, last = min(others), max(others)  # They have in common what all have.
+    same = next(n for n, (one, two) in enumerate(zip_longest(first, last)) if one != two)
+    start = text.rfind(".", 0, same) + 1
+    return "…" + elide(text[start:], room - 1) if start else elide(text, room)
 
 
 def elide_end(text: str, room: int) -> str:

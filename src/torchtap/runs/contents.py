@@ -194,11 +194,7 @@ class Contents:
         try:
             return torch.cat([value.reshape(1) if value.dim() == 0 else value for value in values])
         except RuntimeError as error:
-            shapes = sorted({str(tuple(value.shape)) for value in values})
-            raise RunError(
-                f"The {len(values)} values of {site} cannot be joined along dim 0: their shapes "
-                f"are {', '.join(shapes)}. Read them one by one with run.records({str(site)!r})."
-            ) from error
+            raise RunError(_why_not_joined(site, values)) from error
 
     def site_rows(self, site: str | Site) -> SiteRows:
         """The rows of a site, numbered as :meth:`cat` joins them; those of the last are kept."""
@@ -226,3 +222,19 @@ class Contents:
                 f"{site} was measured and its values were not kept. Read run.stats({str(site)!r}), "
                 f"or watch with to=[tt.Memory(), tt.Stats()]."
             )
+
+
+def _why_not_joined(site: Site, values: Sequence[Tensor]) -> str:
+    """Say why values cannot be joined along dim 0, and what can be done with them."""
+    shapes = [tuple(value.shape) for value in values]
+    said = ", ".join(sorted(map(str, set(shapes))))
+    message = (
+        f"The {len(values)} values of {site} cannot be joined along dim 0: their shapes are {said}."
+    )
+    one = f"Read them one by one, with run.records({str(site)!r}) or run.get({str(site)!r}, step=0)"
+    varying = [n for n, sizes in enumerate(zip(*shapes, strict=False)) if n and len(set(sizes)) > 1]
+    if len({len(shape) for shape in shapes}) > 1 or not varying:
+        return f"{message} {one}."
+    dim = varying[0]
+    most = max(shape[dim] for shape in shapes)
+    return f"{message} {one}, or pad dim {dim} of each to {most} and join them with torch.cat."

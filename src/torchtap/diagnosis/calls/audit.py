@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,7 +85,8 @@ def audit(
         **kwargs: what the model is called with.
 
     Returns:
-        a table, largest error first (modules around one with a large error after it), with the
+        a table, largest error first, in its own dtype or in one of ``dtypes`` (modules around one
+        with a large error after it), with the
         columns ``module``, ``type``, ``error``, one for each of ``dtypes``, and ``why``: ``none``,
         or ``cancellation`` (a difference of large numbers that left little), ``accumulation`` (a
         long sum), ``range`` (beyond the largest number of the dtype), ``inside`` (a module in it),
@@ -121,7 +122,7 @@ def audit(
             modules[""](*inputs, **kwargs)
     rows = _rows(called, capture, casts)
     columns = ("module", "type", "error", *casts, "why")
-    ranked = sorted(rows, key=_rank)
+    ranked = sorted(rows, key=lambda row: _rank(row, casts))
     silent = [path for path in called if path not in capture.num_calls]
     notes = [f"never called: {', '.join(one or '.' for one in silent)}"] if silent else []
     if any(cast in _EIGHT_BITS for cast in casts.values()):
@@ -129,13 +130,19 @@ def audit(
     return Table(tuple(ranked), columns, notes=tuple(notes))
 
 
-def _rank(row: Cells) -> tuple[int, float]:
-    """Findings first, then the modules around them, then healthy ones; without reference last."""
+def _rank(row: Cells, dtypes: Iterable[str]) -> tuple[int, float, int, float]:
+    """Findings first, then the modules around them, then healthy ones; without reference last.
+
+    Within each the largest error first, of any dtype; of equal ones the innermost.
+    """
     error, why = row["error"], row["why"].partition(":")[0]
     if math.isnan(error):
-        return 3, 0.0
-    is_found = error == math.inf or why in ("cancellation", "accumulation", "unexplained")
-    return (0 if is_found else 1 if why == "inside" else 2), -error
+        return 3, 0.0, 0, 0.0
+    worst = max(one for one in (error, *(row[name] for name in dtypes)) if not math.isnan(one))
+    is_found = worst == math.inf or why in ("cancellation", "accumulation", "unexplained")
+    group = 1 if why == "inside" else 0 if is_found else 2
+    depth = 0 if row["module"] == "." else 1 + row["module"].count(".")
+    return group, -worst, -depth, -error
 
 
 def _name_of(dtype: DType) -> str:

@@ -34,9 +34,9 @@ def nonfinite(view: View) -> Iterator[Finding]:
     now = {site for site, at in bad.items() if at == place}
     forward = [site for site in now if site.port in _FORWARD]
     if forward:
-        path, text = _in_forward(view, forward)
+        path, text = _in_forward(view, forward, place)
     else:
-        path, text = _in_backward(view, now)
+        path, text = _in_backward(view, now, place)
     last = max(int(np.flatnonzero(view.series(site, "nonfinite") > 0)[-1]) for site in bad)
     steps = (int(view.steps[place]), int(view.steps[last]))
     first = min(str(site) for site in _nearest(forward or list(now), path))
@@ -92,7 +92,13 @@ def _is_meant(view: View, site: Site) -> bool:
     return is_flow and len(signs) == 1 and others == signs and there.sum() > 1
 
 
-def _in_forward(view: View, bad: list[Site]) -> tuple[str, str]:
+def _is_seen(view: View, place: int, path: str, port: str) -> bool:
+    """Return whether a port of a module has a value in a step, so that it is known to be finite."""
+    own = (site for site in view.sites(port) if site.path == path)
+    return any(not np.isnan(view.series(site, "nonfinite")[place]) for site in own)
+
+
+def _in_forward(view: View, bad: list[Site], place: int) -> tuple[str, str]:
     """Return the path of the module that made it, and what is said of it."""
     paths = {(site.path, site.port) for site in bad}
     if ("", "input") in paths:
@@ -108,17 +114,26 @@ def _in_forward(view: View, bad: list[Site]) -> tuple[str, str]:
         deepest = max(_depth(path) for path in made)
         inner = [path for path in made if _is_innermost(path, made)] or made
         path = min(inner, key=lambda one: (view.modules.order.get(one, 0), deepest - _depth(one)))
-        return path, "its output is the first that is not finite, of a finite input"
+        if _is_seen(view, place, path, "input"):
+            return path, "its output is the first that is not finite, of a finite input"
+        text = "its output is the first of those watched that is not finite"
+        return path, f"{text}; its input is not watched"
     first = min(bad, key=lambda site: view.modules.order.get(site.path, 0))
     parent = first.path.rpartition(".")[0]
+    if not _is_seen(view, place, parent, "input"):
+        return first.path, "its input is not finite; where that comes from is not watched"
     return parent, f"what enters {first.path} is not finite: made in the forward of its parent"
 
 
-def _in_backward(view: View, bad: set[Site]) -> tuple[str, str]:
+def _in_backward(view: View, bad: set[Site], place: int) -> tuple[str, str]:
     gradients = [site for site in bad if site.port in _BACKWARD]
     if not gradients:
         first = min(bad, key=lambda site: view.modules.order.get(site.path, 0))
-        return first.path, "its update is the first that is not finite, of a finite gradient"
+        text = "its update is the first that is not finite"
+        own = ("param_grad", "step_grad")
+        if any(_is_seen(view, place, first.path, port) for port in own):
+            return first.path, f"{text}, of a finite gradient"
+        return first.path, f"{text}; its gradient is not watched"
     ports = {(site.path, site.port) for site in gradients}
     if ("", "grad_output") in ports:
         return "", "the gradient of the model's output is not finite: the loss made it"
@@ -130,7 +145,10 @@ def _in_backward(view: View, bad: set[Site]) -> tuple[str, str]:
     inner = [path for path in made if _is_innermost(path, made)]
     if inner:
         path = max(inner, key=lambda one: view.modules.order.get(one, 0))
-        return path, "the first gradient that is not finite leaves this module's backward"
+        if _is_seen(view, place, path, "grad_output"):
+            return path, "the first gradient that is not finite leaves this module's backward"
+        text = "the first of the gradients watched that is not finite leaves this module's backward"
+        return path, f"{text}; the gradient of its output is not watched"
     path = max((site.path for site in gradients), key=lambda one: view.modules.order.get(one, 0))
     return path, "the first gradient that is not finite arrives here"
 

@@ -59,8 +59,9 @@ class Disk:
             statistics alone.
         every: write the values of steps whose number is divisible by ``every``.
         dtype: round wider floating-point values to this dtype; a label of the record says so.
-        pick: a function of a tensor and its record that returns the part to be written, such as
-            ``lambda x, record: x[:4]`` for a few rows, ``lambda x, record: x[mask]`` for tokens;
+        pick: a function that returns the part of a value to be written, ``f(tensor)`` or
+            ``f(tensor, record)``, such as ``lambda x: x[:4]`` for a few rows,
+            ``lambda x, record: x if record.call == 0 else None`` for the first call of a step;
             ``None`` for nothing. It must not draw random numbers. A label says that it is a part.
         max_bytes: of all values together. Values that come beyond are left out and counted as
             dropped.

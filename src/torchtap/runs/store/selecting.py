@@ -12,10 +12,12 @@ from torch import Tensor
 from torchtap.core.errors import InputError
 from torchtap.core.record import Record
 from torchtap.core.site import Site
+from torchtap.core.user_functions import takes_record
 from torchtap.runs.meta import Meta
 from torchtap.runs.select import Selection, Where
 
-Pick = Callable[[Tensor, Record], "Tensor | None"]
+Pick = Callable[..., "Tensor | None"]
+"""``f(tensor, record)`` or ``f(tensor)``."""
 PICKED = "a part of the value, picked when it was written"
 
 
@@ -35,6 +37,10 @@ class WriteSelection:
     dtype: torch.dtype | None = None
     pick: Pick | None = None
     _known: dict[Site, bool] = field(default_factory=dict)
+    _takes_record: bool = False
+
+    def __post_init__(self) -> None:
+        self._takes_record = callable(self.pick) and takes_record(self.pick)
 
     def check(self) -> None:
         """Refuse what cannot be meant.
@@ -51,7 +57,7 @@ class WriteSelection:
             )
         if self.pick is not None and not callable(self.pick):
             raise InputError(
-                f"pick is {self.pick!r}; expected a function of a tensor and a record."
+                f"pick is {self.pick!r}; expected a function of a tensor, or of it and a record."
             )
 
     @property
@@ -86,7 +92,8 @@ class WriteSelection:
     def of(self, tensor: Tensor, labels: list[str], record: Record) -> tuple[Tensor, list[str]]:
         """The part of a value that is written, and its labels; an empty one where there is none."""
         if self.pick is not None:
-            picked: Any = self.pick(tensor, record)
+            arguments = (tensor, record) if self._takes_record else (tensor,)
+            picked: Any = self.pick(*arguments)
             if picked is None:
                 picked = tensor[:0] if tensor.dim() else tensor.new_empty(0)
             if not isinstance(picked, Tensor):
