@@ -64,8 +64,9 @@ def recognise(failure: Failure) -> KnownMessage | None:
     # A worker of a DataLoader hands its exception over as text, behind a head of its own.
     worker = _IN_WORKER.match(failure.text)
     text = failure.text if worker is None else worker["text"]
-    for name, wanted in _required_texts().items():
-        match = _compiled(name).match(text) if any(one in text for one in wanted) else None
+    for name in MESSAGES:  # Those in front are the frequent ones: the others are not looked at.
+        is_possible = any(one in text for one in _required_texts(name))
+        match = _compiled(name).match(text) if is_possible else None
         if match is not None and (
             _means_torch(name, failure) if worker is None else _means_torch_in(worker, name)
         ):
@@ -73,10 +74,10 @@ def recognise(failure: Failure) -> KnownMessage | None:
     return None
 
 
-@lru_cache(maxsize=1)
-def _required_texts() -> dict[str, tuple[str, ...]]:
-    """Name -> texts, of which a message of that name holds one."""
-    return {name: required_texts(pattern) for name, pattern in MESSAGES.items()}
+@lru_cache(maxsize=1024)
+def _required_texts(name: str) -> tuple[str, ...]:
+    """Return texts, of which a message of that name holds one."""
+    return required_texts(MESSAGES[name])
 
 
 @cache

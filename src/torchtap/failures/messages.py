@@ -161,8 +161,8 @@ PATTERNS: dict[str, str] = {
     "index of an embedding": r"index out of range in self",
     "index": r"index (?P<value>-?\d+) is out of bounds for dimension (?P<dim>\d+) with size "
     r"(?P<size>\d+)",
-    "mask": r"The shape of the mask (?P<given>\[.*?\]) at index \d+ does not match the shape of "
-    r"the indexed tensor (?P<wanted>\[.*?\])",
+    "mask": r"The shape of the mask (?P<given>\[.*?\]) at index (?P<of>\d+) does not match the "
+    r"shape of the indexed tensor (?P<wanted>\[.*?\]) at index (?P<at>\d+)",
     # ------------------------------------------------------------------ hooks
     "hook changed the size": r"hook '(?P<hook>.*?)' has changed the size of value",
     "hook changed the type": r"hook '(?P<hook>.*?)' has changed the type of value \(was "

@@ -160,6 +160,10 @@ def _minus(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     mask = masks[0] if masks else Operand("mask")
     name = failure.name_of(mask) if masks else "mask"
     expression = None if failure.user is None else failure.user.expression
+    if failure.user is not None and masks and failure.frames[mask.depth].is_torch:
+        # PyTorch's own frame of 1 - x calls its operand self.
+        part = expression.right if isinstance(expression, ast.BinOp) else None
+        name = "mask" if part is None else written(part, failure.user.file)
     left = expression.left if isinstance(expression, ast.BinOp) else None
     is_one = isinstance(left, ast.Constant) and left.value == 1
     is_two = "two" in failure.text.partition(" bool")[0]

@@ -140,6 +140,8 @@ class _Carrier(NamedTuple):
     name: str
     tensor: Tensor | None
     is_tuple: bool = False
+    is_above: bool = False
+    """It is assigned above the loop alone."""
 
 
 class _Earlier(NamedTuple):
@@ -185,6 +187,7 @@ def _twice(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         "lost": _only_through(failure, root, carrier),
         "is_carried": True,
         "is_carried_in_loop": is_in_loop,
+        "is_above": carrier.is_above and is_in_loop,
     }
 
 
@@ -278,7 +281,8 @@ def _carrier(
             lines = [given.line for given in assignments_of(frame, name)]
             is_before = bool(lines) and max(lines) < limit
             if is_before or one.grad_fn in older or name.startswith("self."):
-                return _Carrier(name, one, isinstance(value, tuple | list))
+                is_above = loop is not None and bool(lines) and max(lines) < loop.lineno
+                return _Carrier(name, one, isinstance(value, tuple | list), is_above)
     for name in () if loop is None else _of_own_last_value(frame, loop, inside):
         return _Carrier(name, None, isinstance(frame.names.get(name), tuple | list))
     for _, module in failure.names.modules():
@@ -451,6 +455,13 @@ SITUATIONS: dict[str, Situation] = {
             "learn from {name} alone, as the generator of a GAN.",
             "Detach it here only if {lost} is to get no gradient of {name}: {detached}.",
             when="lost",
+        ),
+        SituationRow(
+            _CARRIED + ", which was computed once, above the loop.",
+            "Compute {short}, and what is computed of it, anew in each round: move it into the "
+            "loop.",
+            "If it is to stay as it is and needs no gradient: {detached}.",
+            when="is_above",
         ),
         SituationRow(
             _CARRIED + ".",

@@ -61,12 +61,14 @@ def _stack(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         (one.dim() for sample in _samples(failure) for one in _tensors_in(sample)), default=0
     )
     is_part = len(low) == 2 and differs == [0] and around > 2
+    is_long = not is_dims and len(low) == 2 and differs == [1] and around < 3
     return {
         "is_dims": is_dims,
         "low": low,
         "high": high,
         "lacking": _lacking(low, high),
-        "is_pictures": not is_dims and len(low) > 1 and differs != [0],
+        "is_pictures": not is_dims and len(low) > 1 and differs != [0] and not is_long,
+        "is_long": is_long,
         "is_boxes": not is_dims and is_part,
         "is_colors": differs == [0] and len(low) == len(high) == 3 and {low[0], high[0]} == {1, 3},
         "size": tuple(max(pair) for pair in zip(low[-2:], high[-2:], strict=True))
@@ -127,6 +129,14 @@ SITUATIONS: dict[str, Situation] = {
             "Resize({size}) of torchvision.",
             "Pad all to one size: F.pad(x, (left, right, top, bottom)).",
             when="is_pictures",
+        ),
+        SituationRow(
+            "The samples of a batch have different lengths: {wanted} at 0 and {given} at {at}, and "
+            "the DataLoader stacks them.",
+            "Pad all to the longest, in a collate_fn or in the data set: "
+            "F.pad(x, (0, longest - x.shape[-1])).",
+            "Cut all to the shortest, if the ends are not needed: x[:, :shortest].",
+            when="is_long",
         ),
         SituationRow(
             "The samples of a batch have different numbers of channels: {wanted} at 0 and {given} "

@@ -31,6 +31,20 @@ def _scalar(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     return {"name": failure.name_of(operand)}
 
 
+def _wrapped(failure: Failure) -> str:
+    """Return what an array without dimensions is made of, as ``values`` of ``np.array(values)``."""
+    frame = failure.user
+    call = None if frame is None else frame.expression
+    made = next(iter(call.args), None) if isinstance(call, ast.Call) else None
+    if frame is None or not isinstance(made, ast.Call) or len(made.args) != 1:
+        return ""
+    is_array = written(made.func).rpartition(".")[2] in ("array", "asarray")
+    of = made.args[0]
+    is_view = isinstance(of, ast.Call) and written(of.func).endswith((".values", ".keys"))
+    is_lazy = isinstance(of, ast.Call) and written(of.func) in ("map", "filter", "zip", "range")
+    return written(of, frame.file) if is_array and (is_view or is_lazy) else ""
+
+
 def _ragged(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     name = first_argument(failure)
     return {"name": name, "it": grouped(name)}
@@ -91,6 +105,11 @@ SITUATIONS: dict[str, Situation] = {
     "array of objects": SituationRow(
         "The array is of dtype {dtype_word}, and tensors hold numbers and booleans alone.",
         (
+            "whole",
+            "It holds one object, and not its elements: make a list of that first, "
+            "numpy.array(list({whole})).",
+        ),
+        (
             "is_object",
             "Make an array of numbers of it: {name_it}.astype('float32').",
         ),
@@ -98,7 +117,8 @@ SITUATIONS: dict[str, Situation] = {
         facts=lambda failure, found: {
             **_given(failure, found),
             "dtype_word": found["kind"].removeprefix("numpy.").rstrip("_"),
-            "is_object": "object" in found["kind"],
+            "is_object": "object" in found["kind"] and not _wrapped(failure),
+            "whole": _wrapped(failure),
             "is_text": "object" not in found["kind"],
         },
     ),

@@ -149,13 +149,19 @@ def _weighted(failure: Failure, name: str, value: Tensor, weight: Tensor) -> Exp
 
 
 def _index(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    value = failure.operand("input").value
+    operand = failure.operand("input")
+    value = operand.value
     is_read = isinstance(value, Tensor) and bounds_of(value) is not None
     is_broken = is_read and not bool((value == value.round()).all())
+    is_embedding = isinstance(failure.module, nn.Embedding | nn.EmbeddingBag)
+    first = failure.origin(operand).module if is_embedding else None
+    is_second = isinstance(first, nn.Embedding) and first is not failure.module
     return {
-        "is_embedding": isinstance(failure.module, nn.Embedding | nn.EmbeddingBag),
-        "is_whole": not is_broken,
-        "is_broken": is_broken,
+        "is_embedding": is_embedding and not is_second,
+        "first": failure.names.module(first) if is_second else "",
+        "is_whole": not is_broken and not is_second,
+        "is_broken": is_broken and not is_second,
+        "so": ", the vectors of another embedding" if is_second else "",
     }
 
 
@@ -206,11 +212,32 @@ def _of_dtype(failure: Failure, kind: str) -> Operand | None:
 def _result(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     functions = [one.code.co_name for one in failure.frames]
     if any(one.startswith("binary_cross_entropy") for one in functions):
-        return {"target": failure.name_of(failure.operand("target", "the target"))}
+        target = failure.name_of(failure.operand("target", "the target"))
+        return {"target": target, "clamped": ""}
     first = _of_dtype(failure, dtype_word(found["wanted"])) or Operand(UNNAMED)
     name = failure.name_of(first)
     whole = name.partition("[")[0]  # To assign to a part of it keeps the dtype of the whole.
-    return {"target": "", "name": name, "whole": whole, "floats": replaced(whole, "float()")}
+    floats = replaced(whole, "float()")
+    clamped = _clamped(failure, name)
+    return {"target": "", "name": name, "whole": whole, "floats": floats, "clamped": clamped}
+
+
+def _clamped(failure: Failure, name: str) -> str:
+    """The call of ``clamp_`` that failed, with bounds made whole numbers; empty if it is none."""
+    frame = failure.user
+    node = None if frame is None else frame.expression
+    func = node.func if isinstance(node, ast.Call) else None
+    if frame is None or not isinstance(func, ast.Attribute) or func.attr not in ("clamp_", "clip_"):
+        return ""
+    assert isinstance(node, ast.Call)
+    bounds = [_as_whole(frame.value_of(one), written(one, frame.file)) for one in node.args]
+    return f"{grouped(name)}.{func.attr}({', '.join(bounds)})" if not node.keywords else ""
+
+
+def _as_whole(value: Any, text: str) -> str:
+    if type(value) is int or text.lstrip("-").isdigit():
+        return text
+    return f"{grouped(text)}.long()" if isinstance(value, Tensor) else f"int({text})"
 
 
 def _kernel(failure: Failure, found: re.Match[str]) -> Explanation:
@@ -285,7 +312,12 @@ SITUATIONS: dict[str, Situation] = {
     "dtypes of a convolution": _product,
     "mixed dtypes": _product,
     "index dtype": SituationRow(
-        "{module} takes whole numbers as indices, and got {dtype}.",
+        "{module} takes whole numbers as indices, and got {dtype}{so}.",
+        (
+            "first",
+            "Give each its own column of the indices, and put what they return together: "
+            "torch.stack([one(x[:, at]) for at, one in enumerate(embeddings)], 1).",
+        ),
         ("is_whole", "Convert it: {name_it}.long()."),
         (
             "is_embedding",
@@ -308,6 +340,12 @@ SITUATIONS: dict[str, Situation] = {
             "Convert it: {target_it}.float().",
             when="target",
             about="target",
+        ),
+        SituationRow(
+            "{name} holds {wanted_dtype}, and a bound that it is clamped to is {given_dtype}.",
+            "Give whole numbers as bounds: {clamped}.",
+            "Clamp out of place, where the result may be floats: clamp for clamp_.",
+            when="clamped",
         ),
         SituationRow(
             "The result is {given_dtype}, and {name}, which is written into, holds {wanted_dtype}.",

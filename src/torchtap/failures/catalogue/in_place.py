@@ -26,7 +26,7 @@ from torchtap.failures.graph_reading import (
 )
 from torchtap.failures.module_names import NamedState
 from torchtap.failures.operands import Operand
-from torchtap.failures.out_of_place import out_of_place, statement_at
+from torchtap.failures.out_of_place import out_of_place, statement_at, statement_of
 from torchtap.failures.parsed_source import replaced, written as as_source
 from torchtap.failures.recording import num_unseen, recorded_writes
 from torchtap.failures.situation_row import Situation, SituationRow, first_of
@@ -218,7 +218,17 @@ def _leaf(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         "leaf": leaf if state is None else f"the parameter {state.name}",
         "is_module": getattr(failure.module, "inplace", False) is True,
         "where": failure.names.holder(value),
+        "anew": _of_a_number(failure, value),
     }
+
+
+def _of_a_number(failure: Failure, value: object) -> str:
+    """The statement out of place, for a single number that is computed on, as a loss is."""
+    is_number = isinstance(value, Tensor) and value.dim() == 0 and value.grad is None
+    is_free = is_number and failure.names.state(value) is None
+    statement = statement_of(failure.user) if is_free and failure.user is not None else None
+    is_plain = isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Name)
+    return out_of_place(statement) if is_plain else ""
 
 
 def _hooked(failure: Failure, found: re.Match[str]) -> Details:
@@ -279,6 +289,7 @@ SITUATIONS: dict[str, Situation] = {
         "The program writes in place into {part}{leaf}, while grad mode is on: its gradient would "
         "be that of a value that is gone.",
         ("is_module", "Set inplace=False: {variable}.inplace = False."),
+        ("anew", "Compute a new number of it, which keeps the gradient right: {anew}."),
         "Put the write inside torch.no_grad(): to initialise or update it.",
         "Compute a new tensor, if the write is part of the forward: y = {name_it}.clone() and "
         "write into y.",

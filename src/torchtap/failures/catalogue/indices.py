@@ -132,13 +132,19 @@ def _mask(failure: Failure, found: re.Match[str]) -> Explanation:
     whole = grouped(failure.name_of(tensors[0])) if len(tensors) == 2 else "x"
     mask, shape = (re.findall(r"\d+", found[one]) for one in ("given", "wanted"))
     fitting = [at for at in range(1, len(shape)) if shape[at : at + len(mask)] == mask]
+    at = int(found["at"]) - int(found["of"])
+    met = shape[at : at + len(mask)]
+    where = f"dimensions of its own size, and meets {' x '.join(met)} there"
+    where = where if at else "the first dimensions"
     ways = [f"Make it from the tensor itself, so that they have one shape: {whole} > 0."]
+    if at and len(met) == len(mask):
+        ways = [f"Make {name} of their size, {' x '.join(met)}, where it is made or resized."]
     if fitting:
         there = f"{whole}[{':, ' * fitting[0]}{name}]"
         ways.insert(0, f"Put it at the dimension that it belongs to: {there}.")
     return Explanation(
-        f"A mask {found['given']} was used on a tensor {found['wanted']}: a mask stands for the "
-        "first dimensions.",
+        f"A mask {found['given']} was used on a tensor {found['wanted']}: a mask stands for "
+        f"{where}.",
         tuple(ways),
         failure.details(),
     )
@@ -172,16 +178,21 @@ def _written(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
 def _one_hot(failure: Failure, found: re.Match[str]) -> Explanation:
     operand = failure.argument()
     name, span = failure.name_of(operand), _span(operand)
-    high = int(span.rpartition(" ")[2]) + 1 if span else "N"
-    way = f"Give num_classes={high} or more."
+    it, high = grouped(name), int(span.rpartition(" ")[2]) if span else None
+    what = f"one_hot was given class numbers {span} in {name}".replace("  ", " ")
+    said, ways = f"{what}, and fewer classes.", ["Count the classes from 0."]
+    ways.insert(0, f"Give num_classes={'N' if high is None else high + 1} or more.")
     if "negative" in found["what"]:
-        it = grouped(name)
-        way = f"Leave out those that stand for no class: {it}[{it} >= 0], or give them one."
-    return Explanation(
-        f"one_hot was given class numbers {span} in {name}, and fewer classes.".replace("  ", " "),
-        (way, "Count the classes from 0."),
-        failure.details(operand),
-    )
+        said = f"{what}, and takes such from 0 on: a negative one stands for no class."
+        ways[0] = f"Leave out those that stand for no class: {it}[{it} >= 0], or give them one."
+    elif high == 255 and _is_flag(operand.value, high):
+        ways.insert(0, f"If {high} is class 1, give its number: one_hot(({it} == {high}).long()).")
+    return Explanation(said, tuple(ways), failure.details(operand))
+
+
+def _is_flag(value: Any, high: int) -> bool:
+    """Return whether a tensor of numbers holds 0 and a larger one alone, as a picture of 255."""
+    return bool(((value == 0) | (value == high)).all())
 
 
 SITUATIONS: dict[str, Situation] = {

@@ -29,10 +29,15 @@ def _groups(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     one, other = _number(failure, "in_channels"), _number(failure, "out_channels")
     both = math.gcd(one, other)
     fitting = [number for number in range(1, both + 1) if both % number == 0]
+    groups, channels = _number(failure, "groups"), one if found["what"] == "in_channels" else other
+    is_near = found["what"] == "out_channels" and channels > groups > 1
+    low = channels // groups * groups if is_near else 0
     return {
-        "channels": one if found["what"] == "in_channels" else other,
-        "groups": _number(failure, "groups"),
+        "channels": channels,
+        "groups": groups,
         "fitting": ", ".join(map(str, fitting[-8:])),
+        "near": f"{low} or {low + groups}" if is_near else "",
+        "is_far": not is_near,
     }
 
 
@@ -167,8 +172,13 @@ SITUATIONS: dict[str, Situation] = {
     "channels of groups": SituationRow(
         "A convolution with groups={groups} shares its channels out among them, and {what}, "
         "{channels}, is no multiple of that.",
+        (
+            "near",
+            "If {groups} groups are wanted, make {what} a multiple of {groups}, where it is "
+            "computed: {near}.",
+        ),
         "Choose a number of groups that divides in_channels and out_channels: {fitting}.",
-        "Or make in_channels and out_channels multiples of {groups}.",
+        ("is_far", "Or make in_channels and out_channels multiples of {groups}."),
         facts=_groups,
     ),
     "padding of a stride": SituationRow(

@@ -98,11 +98,18 @@ def _batch(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     rows, wanted = int(found["given"]), int(found["wanted"])
     return {
         **_named(failure, found),
-        "is_over_time": isinstance(given.value, Tensor) and given.value.dim() == 3,
+        "is_over_time": _is_over_time(given.value, failure.operand("target").value),
         "is_unflattened": _is_unflattened(failure, rows),
         "wanted_shape": shape_text(failure.operand("target").value) or f"{wanted} rows",
         "is_reshaped": bool(wanted) and rows % wanted == 0,
     }
+
+
+def _is_over_time(given: Any, target: Any) -> bool:
+    """Return whether scores of each time would fit a target that is flattened."""
+    if not isinstance(given, Tensor) or given.dim() != 3:
+        return False
+    return not isinstance(target, Tensor) or given[..., 0].numel() == target.numel()
 
 
 def _is_unflattened(failure: Failure, rows: int) -> bool:
@@ -314,7 +321,8 @@ SITUATIONS: dict[str, Situation] = {
             "is_over_time",
             "Flatten both over time: {source_it}.flatten(0, 1) against {name_it}.flatten().",
         ),
-        "Give input and target of one batch: the same rows, in the same order.",
+        "Give input and target of one batch, the same rows in the same order: of a last batch, "
+        "which may be smaller, its own size.",
         (
             "is_reshaped",
             "Keep the batch where {source} was reshaped: flatten(1), and not view(-1, n).",

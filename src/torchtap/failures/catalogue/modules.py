@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from torchtap.failures.assignments import assignments_of
 from torchtap.failures.failure import UNNAMED, Explanation, Failure
+from torchtap.failures.graph_reading import leaves_of
 from torchtap.failures.operands import Operand, shape_text
 from torchtap.failures.parsed_source import written
 from torchtap.failures.situation_row import Situation, SituationRow, first_of
@@ -86,6 +87,26 @@ def _made_in_place_of_called(failure: Failure, owner: Any, name: str) -> Explana
     return None
 
 
+def _assigned(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    """Return what was assigned to a parameter: a value with a graph, or one of the same shape."""
+    held = failure.frames[-1].frame.f_locals
+    owner, value = held.get("self"), held.get("value")
+    parameter = owner._parameters.get(found["name"]) if isinstance(owner, nn.Module) else None
+    is_computed = isinstance(value, Tensor) and value.grad_fn is not None
+    leaves = leaves_of([value]) if isinstance(value, Tensor) and is_computed else []
+    is_of_itself = any(one is parameter for one in leaves)
+    variable = failure.names.variable(owner) if isinstance(owner, nn.Module) else "module"
+    is_same = isinstance(value, Tensor) and getattr(parameter, "shape", None) == value.shape
+    return {
+        "is_of_itself": is_of_itself,
+        "is_computed": is_computed and not is_of_itself,
+        "is_copied": is_same and not is_computed,
+        "may_be_wrapped": not is_computed,
+        "may_be_copied": not is_same and not is_computed,
+        "owner": failure.called(owner, variable),
+    }
+
+
 def _state_dict(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     """Return what does not fit: a prefix of all names, else shapes, else names."""
     text = failure.text
@@ -105,6 +126,8 @@ def _state_dict(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     kinds = (("missing", missing), ("unknown", unexpected))
     return {
         **_prefix(missing, unexpected),
+        "inside": _inside(missing, unexpected),
+        "is_meta": not missing and not unexpected and not sizes and "copy out of meta" in text,
         "sizes": len(sizes),
         "is_last": bool(sizes) and len({one.rpartition(".")[0] for one, _, _ in sizes}) == 1,
         "first": first,
@@ -132,6 +155,15 @@ def _prefix(missing: list[str], unexpected: list[str]) -> Mapping[str, str]:
         front = ""
     is_more = sorted(unexpected) == long
     return {"more": front if is_more else "", "less": "" if is_more else front}
+
+
+def _inside(missing: list[str], unexpected: list[str]) -> str:
+    """The prefix under which a larger state has all names that are missing; empty if none."""
+    first = missing[0] if missing else ""
+    fronts = {one.removesuffix(first) for one in unexpected if one.endswith(f".{first}")}
+    known = set(unexpected)
+    fitting = [front for front in fronts if all(front + one in known for one in missing)]
+    return fitting[0] if len(fitting) == 1 and len(unexpected) > len(missing) else ""
 
 
 def _truth(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
@@ -223,11 +255,21 @@ SITUATIONS: dict[str, Situation] = {
     "no such attribute": _attribute,
     "no parameter": SituationRow(
         "{module} has the parameter {name!r}, and a plain tensor was assigned to it.",
-        "Wrap it: nn.Parameter(tensor).",
-        "Copy the values: with torch.no_grad(): module.{name}.copy_(tensor).",
-        "To train something else that computes it, register it by torch.nn.utils.parametrize, or "
-        "delete the parameter first.",
+        (
+            "is_of_itself",
+            "It is computed of the parameter itself: give it a name of its own, {name} = ... for "
+            "self.{name} = ..., so that the parameter stays and is trained.",
+        ),
+        (
+            "is_computed",
+            "It is computed of others, which are to be trained: delete the parameter before, once, "
+            "del module._parameters[{name!r}], or register it by torch.nn.utils.parametrize.",
+        ),
+        ("is_copied", "Copy the values: with torch.no_grad(): {owner}.{name}.copy_(tensor)."),
+        ("may_be_wrapped", "Wrap it: nn.Parameter(tensor)."),
+        ("may_be_copied", "Copy the values: with torch.no_grad(): {owner}.{name}.copy_(tensor)."),
         about="tensors",
+        facts=_assigned,
     ),
     "state dict": first_of(
         SituationRow(
@@ -241,6 +283,20 @@ SITUATIONS: dict[str, Situation] = {
             _NESTED,
             "Put it in front: {{{less!r} + key: value for key, value in state.items()}}.",
             when="less",
+        ),
+        SituationRow(
+            _FIT + "all names that are missing begin with {inside!r} there, among others.",
+            _NESTED,
+            "Take that part alone: {{key.removeprefix({inside!r}): value for key, value in "
+            "state.items() if key.startswith({inside!r})}}.",
+            when="inside",
+        ),
+        SituationRow(
+            "Tensors of the module or the state are on the meta device: a shape, and no values "
+            "that could be copied.",
+            "Put the tensors of the state in its place: load_state_dict(state, assign=True).",
+            "Or make both with values, outside of torch.device('meta').",
+            when="is_meta",
         ),
         SituationRow(
             _FIT + "{sizes} of its tensors have other shapes, {first} first: {there} for {here}.",

@@ -74,8 +74,12 @@ def _state(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
 
 
 def _query(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    value = failure.operand("query").value
-    return {"is_whole": isinstance(value, Tensor) and not value.is_floating_point()}
+    value, given, wanted = failure.operand("query").value, int(found["given"]), int(found["wanted"])
+    times = given // wanted if wanted and given % wanted == 0 else 0
+    return {
+        "is_whole": isinstance(value, Tensor) and not value.is_floating_point(),
+        "times": times if times > 1 else 0,
+    }
 
 
 SITUATIONS: dict[str, Situation] = {
@@ -158,6 +162,12 @@ SITUATIONS: dict[str, Situation] = {
             "is_whole",
             "If it holds the numbers of tokens, look their vectors up first: nn.Embedding(num, "
             "{wanted}).",
+        ),
+        (
+            "times",
+            "If it holds {times} vectors of {wanted}, one behind the other, keep them apart: "
+            "x.unflatten(-1, ({times}, {wanted})), [batch, {times}, {wanted}] with "
+            "batch_first=True.",
         ),
         "Make it take that many: embed_dim={given}, which num_heads must divide.",
         "Project the input first: nn.Linear({given}, {wanted}).",

@@ -376,7 +376,36 @@ def _dim_given(failure: Failure) -> int | None:
     return value if type(value) is int else None
 
 
+def _of_attention(failure: Failure) -> Explanation | None:
+    """The explanation, where query and key of an attention have their batches elsewhere."""
+    names = [one.code.co_name for one in failure.frames]
+    if "multi_head_attention_forward" not in names or not failure.module_text:
+        return None
+    held = failure.frames[names.index("multi_head_attention_forward")].frame.f_locals
+    query, key = held.get("query"), held.get("key")
+    if not isinstance(query, Tensor) or not isinstance(key, Tensor) or query.dim() != key.dim():
+        return None
+    is_first = getattr(failure.module, "batch_first", True)
+    if is_first or query.dim() != 3 or query.shape[1] == key.shape[1]:
+        return None
+    given = f"{query.shape[1]} in the query, {list(query.shape)}, and {key.shape[1]} in the key"
+    return Explanation(
+        f"{failure.module_text} takes [time, batch, features], and dimension 1, the batch, has "
+        f"{given}, {list(key.shape)}.",
+        (
+            "If the batch stands first, say so where it is made: "
+            f"{failure.names.variable(failure.module)} = nn.MultiheadAttention(..., "
+            "batch_first=True).",
+            "Or turn query, key and value, x.transpose(0, 1), and the output back.",
+        ),
+        failure.details(),
+    )
+
+
 def _reshape(failure: Failure, found: re.Match[str]) -> Explanation:
+    attention = _of_attention(failure)
+    if attention is not None:
+        return attention
     operand = failure.argument()
     name, value = failure.name_of(operand), operand.value
     given, it = shape_text(value), grouped(name)

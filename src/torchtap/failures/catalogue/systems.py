@@ -6,11 +6,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from torchtap.failures.failure import Failure
 from torchtap.failures.graph_cuts import cuts_in
-from torchtap.failures.situation_row import Situation, SituationRow
+from torchtap.failures.situation_row import Situation, SituationRow, first_of
 
 
 def _unused(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
@@ -39,6 +40,28 @@ def _ready_twice(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         "name": name,
         "is_reentrant": bool(reentrant),
         "details": tuple(("checkpoint", one.text) for one in reentrant[:2]),
+    }
+
+
+def _resting(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    """The optimizer without a gradient, of a scaler that has scaled a loss."""
+    held = failure.frames[-1].frame.f_locals
+    scaler, optimizer = held.get("self"), held.get("optimizer")
+    groups = getattr(optimizer, "param_groups", ())
+    has_scaled = getattr(scaler, "_scale", None) is not None
+    is_resting = has_scaled and all(one.grad is None for group in groups for one in group["params"])
+    own = {} if failure.user is None else failure.user.own_names
+    inside = [[*one.values()] if type(one) is dict else one for one in own.values()]
+    others = {
+        id(one)
+        for part in inside
+        for one in (part if type(part) in (list, tuple) else [part])
+        if isinstance(one, torch.optim.Optimizer)
+    }
+    return {
+        "optimizer": failure.called(optimizer, "optimizer") if groups and is_resting else "",
+        "statement": "" if failure.user is None else failure.user.text.strip(),
+        "is_one_of_several": len(others) > 1,
     }
 
 
@@ -86,10 +109,24 @@ SITUATIONS: dict[str, Situation] = {
         "Call backward on all outputs of each forward, once, before the next forward.",
         facts=_unused,
     ),
-    "scaler without scale": SituationRow(
-        "The GradScaler was asked to step or unscale without gradients of a loss that it had "
-        "scaled.",
-        "Call scaler.scale(loss).backward() before scaler.step(optimizer).",
-        "Check that the loss reaches parameters of that optimizer.",
+    "scaler without scale": first_of(
+        SituationRow(
+            "No parameter of {optimizer} has a gradient in this round, and the GradScaler cannot "
+            "check it: the loss did not reach it, or its gradients were set to None.",
+            (
+                "is_one_of_several",
+                "Step it in the rounds where it has gradients alone: if any(one.grad is not None "
+                "for group in {optimizer}.param_groups for one in group['params']): {statement}.",
+            ),
+            "If it should have some, check that the loss goes through what it trains.",
+            when="optimizer",
+        ),
+        SituationRow(
+            "The GradScaler was asked to step or unscale without gradients of a loss that it had "
+            "scaled.",
+            "Call scaler.scale(loss).backward() before scaler.step(optimizer).",
+            "Check that the loss reaches parameters of that optimizer.",
+        ),
+        facts=_resting,
     ),
 }

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from torchtap.failures.catalogue.creation import first_argument
 from torchtap.failures.failure import Failure
@@ -231,6 +231,20 @@ def _moved(failure: Failure) -> str:
     called = node.func if isinstance(node, ast.Call) else None
     is_method = isinstance(called, ast.Attribute) and frame is not None
     return written(called.value, frame.file) if is_method else "The tensor"  # type: ignore[union-attr]
+
+
+def _on_meta(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    """Return what was moved, and its buffers on meta, if these alone are there and in no state."""
+    base, buffers = _moved(failure), []
+    frame = failure.user
+    node = None if frame is None else frame.expression
+    is_method = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+    module = frame.value_of(node.func.value) if frame is not None and is_method else None  # type: ignore[union-attr]
+    if isinstance(module, nn.Module) and not any(
+        one.is_meta for one in module.state_dict().values()
+    ):
+        buffers = [name for name, one in module.named_buffers() if one.is_meta]
+    return {"base": base, "buffers": ", ".join(buffers[:4]), "is_whole": not buffers}
 
 
 def _window(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
@@ -572,10 +586,22 @@ SITUATIONS: dict[str, Situation] = {
     ),
     "values of meta": SituationRow(
         "{base} is on the meta device, or has parts that are: a shape, and no values to be moved.",
-        "Make the model with memory, then load its weights: model.to_empty(device='cpu'), "
-        "model.load_state_dict(state).",
-        "Or put the loaded tensors in its place: model.load_state_dict(state, assign=True).",
-        facts=lambda failure, found: {"base": _moved(failure)},
+        (
+            "buffers",
+            "What is left there are buffers that no state holds (persistent=False), {buffers}: "
+            "compute them anew before the move, or make their module outside of "
+            "torch.device('meta').",
+        ),
+        (
+            "is_whole",
+            "Make the model with memory, then load its weights: model.to_empty(device='cpu'), "
+            "model.load_state_dict(state).",
+        ),
+        (
+            "is_whole",
+            "Or put the loaded tensors in its place: model.load_state_dict(state, assign=True).",
+        ),
+        facts=_on_meta,
     ),
     "format of a tensor": SituationRow(
         "{base} has {numel} elements, and a format such as :.2f is for one number.",
@@ -673,10 +699,9 @@ SITUATIONS: dict[str, Situation] = {
         ("is_quantized", "Make it a tensor of floats for this operation: {name_it}.dequantize()."),
         (
             "is_plain",
-            "Quantize its input first: torch.ao.quantization.QuantStub() at the begin of the "
-            "model, "
-            "converted with it, or torch.quantize_per_tensor({name_it}, scale, zero_point, "
-            "torch.quint8).",
+            "Quantize its input, and make floats of the output: "
+            "torch.ao.quantization.QuantWrapper(model) around the model, or QuantStub() at its "
+            "begin and DeQuantStub() at its end, before it is prepared and converted.",
         ),
         about="argument",
         facts=_layout,
