@@ -201,3 +201,15 @@ def test_a_loop_without_steps_stays_flat() -> None:
         engine = w._engine.calls
         assert len(engine.gradients.on_tensors.tables) < 3000
         assert len(engine.gradients._handles) < 3000
+
+
+def test_a_watch_says_that_no_step_was_closed() -> None:
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with tt.watch(model, to=tt.Stats()) as w:
+        for _ in range(5):
+            optimizer.zero_grad()
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+    said = " ".join(str(w).split())
+    assert "w.step() was never called: 5 calls and 5 steps of optimizers are one step" in said

@@ -28,6 +28,8 @@ class WatchState:
         sinks: names of their classes.
         run: what was kept; ``None`` where no sink keeps anything.
         num_closed: how many steps were closed.
+        num_calls: how often the model was called.
+        num_made: steps that optimizers made.
         seconds: that closing them took.
         absent: what was selected and not seen.
     """
@@ -38,6 +40,8 @@ class WatchState:
     sinks: Sequence[str]
     run: Run | None
     num_closed: int
+    num_calls: int
+    num_made: int
     seconds: float
     absent: Sequence[Absence]
 
@@ -52,6 +56,7 @@ def show_watch(watch: WatchState) -> Page:
         ("sinks", ", ".join(watch.sinks)),
         *_held(watch.run),
     ]
+    rows += _in_one_step(watch)
     if watch.num_closed:
         each = number(1e3 * watch.seconds / watch.num_closed)
         steps = plural(watch.num_closed, "step")
@@ -59,6 +64,15 @@ def show_watch(watch: WatchState) -> Page:
     grid = Grid([(name, clean(text)) for name, text in rows], elastic={1: 40})
     head = Line(f"Watch of {watch.plan.model}: {state}", "head")
     return Page(head, grid, *show_absent(watch.absent))
+
+
+def _in_one_step(watch: WatchState) -> list[tuple[str, str]]:
+    """Say so where a training went on and no step was closed."""
+    if watch.num_closed or watch.num_made < 2:
+        return []
+    calls = plural(watch.num_calls, "call")
+    made = f"{calls} and {watch.num_made} steps of optimizers"
+    return [("closing", f"w.step() was never called: {made} are one step here")]
 
 
 def _tapped(plan: Plan) -> str:

@@ -61,6 +61,7 @@ class TrainingFacts:
         requires_grad: name of a parameter -> whether it requires a gradient.
         settings: path -> plain attributes by name.
         has_foreign_steps: whether optimizers made steps that hold no parameter of the model.
+        num_made: steps of optimizers since one that holds parameters of the model was seen.
         num_steps: after another of the same optimizer, with a backward in between.
         num_kept: of these, how many were made with the gradients of the step before in them.
     """
@@ -74,7 +75,7 @@ class TrainingFacts:
         self._known: dict[int, _Known] = {}
         self._told_by = _NOTHING
         self._stepped: dict[int, _Stepped] = {}
-        self.num_steps = self.num_kept = 0
+        self.num_steps = self.num_kept = self.num_made = 0
         self.settings = {path: own for path, one in modules.items() if (own := _plain(one))}
         self.read()
 
@@ -136,6 +137,7 @@ class TrainingFacts:
     def after_step(self, optimizer: Optimizer) -> None:
         """An optimizer made a step: its gradients are to be cleared before it makes another."""
         if self._groups:
+            self.num_made += 1
             self._stepped[id(optimizer)] = _Stepped(weakref.ref(optimizer))
 
     def begin_backward(self) -> None:

@@ -105,7 +105,7 @@ class Watch(Closable, Printed):
         self._num_closed, self._seconds = 0, 0.0
         was_compiled = is_compiled(model)
         modules, _ = modules_of(model)
-        facts = TrainingFacts(modules)
+        self._facts = facts = TrainingFacts(modules)
         self._engine = WatchEngine(modules[""], plan, delivery, options, facts)
         self._missing = Missing(plan, self._engine, delivery, was_compiled=was_compiled)
         self._kept = delivery.kept
@@ -430,6 +430,8 @@ class Watch(Closable, Printed):
                 sinks=self._delivery.names,
                 run=self._run,
                 num_closed=self._num_closed,
+                num_calls=self._engine.calls.num_entries,
+                num_made=self._facts.num_made,
                 seconds=self._seconds,
                 absent=self.absent,
             )
