@@ -21,7 +21,7 @@ from torchtap.hooks.tap import GradHook
 
 _MOST_GRAPHS, _MOST_INPUTS, _MOST_OUTPUTS = 8, 3, 4
 _MOST_STEPS = 32
-"""Where more were looked at, every second is dropped: a look costs up to 1 ms."""
+"""If more were looked at, every second is dropped: a look costs up to 1 ms."""
 _MOST_ELEMENTS = 2**18
 _LOOKS = 4
 """Backwards whose graph is read one after the other; from then on every sixteenth is."""
