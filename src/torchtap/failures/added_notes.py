@@ -45,22 +45,33 @@ def add_notes(
         return []
     added = []
     seen = {id(before)}
-    waiting: list[BaseException | None] = [error]
+    waiting: list[tuple[BaseException | None, str]] = [(error, "")]
     while waiting:
-        one = waiting.pop()
+        one, noted = waiting.pop()
         if one is None or id(one) in seen:
             continue
         seen.add(id(one))
-        waiting += [one.__cause__, one.__context__]
-        waiting += one.exceptions if isinstance(one, BaseExceptionGroup) else ()
         held = getattr(one, "__notes__", ())
-        if not any(isinstance(text, str) and text.startswith(HEAD) for text in held):
+        is_noted = any(isinstance(text, str) and text.startswith(HEAD) for text in held)
+        # The compiler raises its error anew, as an exception of another class with the same text.
+        if not is_noted and not _is_said_in(noted, str(one)):
             note = _note(one, model)
             forget(one)
             if note:
+                is_noted = True
                 one.add_note(note)
                 added.append(note)
+        said = str(one) if is_noted else noted
+        waiting += [(one.__cause__, said), (one.__context__, said)]
+        if isinstance(one, BaseExceptionGroup):
+            waiting += [(part, "") for part in one.exceptions]
     return added
+
+
+def _is_said_in(noted: str, text: str) -> bool:
+    """Return whether an exception has the text of the one that it led to, which has a note."""
+    first = text.partition("\n")[0]
+    return bool(first) and (text in noted or noted.startswith(first))
 
 
 def explain(
