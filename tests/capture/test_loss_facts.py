@@ -153,8 +153,31 @@ def test_a_long_training_keeps_steps_at_equal_distances() -> None:
             F.cross_entropy(model(torch.ones(6, 2)), CLASSES).backward()
             w.step()
     steps = w.run.meta.loss["steps"]
-    assert len(steps) <= 128
-    assert {after - before for before, after in pairwise(steps)} == {16}
+    assert len(steps) <= 32
+    assert {after - before for before, after in pairwise(steps)} == {64}
+
+
+def test_a_step_that_never_ends_is_looked_at_in_part() -> None:
+    model = nn.Linear(2, 3)
+    with tt.watch(model, WHERE, to=tt.Stats()) as w:
+        for _ in range(100):
+            F.cross_entropy(model(torch.ones(6, 2)), CLASSES).backward()
+        assert sum(map(len, w._engine.calls.losses._rows.values())) == 32
+
+
+def test_a_fault_of_a_look_leaves_the_backward_alone_and_is_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def raising(*args: object) -> None:
+        raise RuntimeError("no such loss")
+
+    monkeypatch.setattr("torchtap.capture.loss_facts.told_targets", raising)
+    model = nn.Linear(2, 3)
+    with tt.watch(model, WHERE, to=tt.Stats()) as w:
+        F.cross_entropy(model(torch.ones(6, 2)), CLASSES).backward()
+        w.step()
+    assert model.weight.grad is not None
+    assert w.run.meta.loss["fault"] == "RuntimeError: no such loss"
 
 
 def test_facts_are_in_a_file(tmp_path: object) -> None:

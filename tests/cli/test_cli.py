@@ -818,7 +818,7 @@ def test_every_column_can_be_shown_and_says_what_it_is(
     listed = call("stats", "x", "--columns", "?")[1].splitlines()
     meanings = dict(line.split(maxsplit=1) for line in listed)
     assert "median" in meanings
-    assert "(zeros too)" in meanings["fp16_underflow"]
+    assert "round to zero in fp16" in meanings["fp16_underflow"]
     for name in meanings:
         code, out, err = call("stats", "measured.safetensors", "0:output", "--columns", name)
         assert code == 0, err

@@ -19,7 +19,9 @@ from torchtap.core.torch_private import current_task
 from torchtap.hooks.backwards import root_of_backward
 from torchtap.hooks.tap import GradHook
 
-_MOST_GRAPHS, _MOST_INPUTS, _MOST_OUTPUTS, _MOST_STEPS = 8, 3, 4, 128
+_MOST_GRAPHS, _MOST_INPUTS, _MOST_OUTPUTS = 8, 3, 4
+_MOST_STEPS = 32
+"""If more were looked at, every second is dropped: a look costs up to 1 ms."""
 _MOST_ELEMENTS = 2**18
 _LOOKS = 4
 """Backwards whose graph is read one after the other; from then on every sixteenth is."""
@@ -102,12 +104,17 @@ class LossFacts:
         self._task, self._num_backwards = -1, 0
         self._stride, self._ratio = 1, 0.0
         self._may_be_squared = True
+        self._fault = ""
+
+    def looks_at(self, step: int) -> bool:
+        """Return whether a step is looked at: ever fewer are, and a part of one without an end."""
+        if self._fault or step % self._stride:
+            return False
+        return len(self._rows.get(step, ())) < _MOST_STEPS
 
     def expect(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], step: int) -> None:
         """A forward of the model ended: look when the gradients of its outputs arrive."""
         used = [one for one in outputs if type(one) is Tensor and one.grad_fn is not None]
-        if step % self._stride:
-            return
         # By number: a hook that held the nodes would keep their graph, and itself, alive.
         ends = frozenset(number_of(one.grad_fn) for one in used)
         is_alone = len(used) == 1
@@ -117,21 +124,29 @@ class LossFacts:
             self.gradients.on_tensors.put(one, GradHook(self.arrive, ends, returned))
 
     def arrive(self, ends: frozenset[int], returned: Returned, gradient: Tensor | None) -> None:
-        """A gradient arrives at an output."""
+        """A gradient arrives at an output. A fault in a look ends all looks, never the backward."""
+        if type(gradient) is not Tensor or self._fault or is_batched(gradient):
+            return  # A batch of gradients has no values of its own.
+        try:
+            self._look(ends, returned, gradient)
+        except Exception as error:  # noqa: BLE001 - the backward goes on, and the run says it
+            self._fault = f"{type(error).__name__}: {error}"
+
+    def _look(self, ends: frozenset[int], returned: Returned, gradient: Tensor) -> None:
         root = root_of_backward()
-        if type(gradient) is not Tensor or root is None or root.grad_fn is None:
-            return
-        if is_batched(gradient):  # It has no values of its own.
+        if root is None or root.grad_fn is None:
             return
         seen = Seen(returned.place)
-        if current_task() != self._task:
+        is_first = current_task() != self._task
+        if is_first:
             self._task, self._num_backwards = current_task(), self._num_backwards + 1
             if self._num_backwards <= _LOOKS or self._num_backwards % 16 == 0:
                 self._note_graph(operations_between(root.grad_fn, ends))
-            seen.values = float(root.detach()) if root.numel() == 1 else None
             self._facts.begin_backward()
         if gradient.device.type != "cpu" and self._num_backwards % 8 != 1:
             return  # Each number read from a device waits for it.
+        if is_first and root.numel() == 1:
+            seen.values = float(root.detach())
         self._rows.setdefault(returned.step, []).append(seen)
         if returned.is_as_returned:
             with torch.no_grad():
@@ -165,9 +180,9 @@ class LossFacts:
 
         ``graphs`` are operations and in how many looks they were seen, ``num_kept`` in how many of
         ``num_steps`` steps gradients of the step before were left, ``steps`` those that were looked
-        at, and each other the means of what was seen in these.
+        at, and each other the means of what was seen in these. ``fault`` says why looks ended.
         """
-        if not self._graphs and not self._rows:
+        if not self._graphs and not self._rows and not self._fault:
             return {}
         graphs = [
             {"operations": [list(one) for one in own], "count": count}
@@ -186,6 +201,7 @@ class LossFacts:
             "deviation": [_mean([seen.deviation for seen in own]) for own in rows],
             "size": [_mean([seen.size for seen in own]) for own in rows],
             "agreement": [_agreement_of(own) for own in rows],
+            **({"fault": self._fault} if self._fault else {}),
         }
 
     def _note_graph(self, operations: tuple[Operation, ...]) -> None:
@@ -216,7 +232,7 @@ class LossFacts:
                 seen.agreement = seen.copied = seen.lowest = seen.highest = None
 
     def _thin_out(self) -> None:
-        """Keep every second step of a long training, and look at no more from now on."""
+        """Keep every second step of a long training, and look at half as many from now on."""
         if len(self._rows) > _MOST_STEPS:
             self._stride *= 2
             self._rows = {step: own for step, own in self._rows.items() if step % self._stride == 0}

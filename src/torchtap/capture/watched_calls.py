@@ -257,14 +257,20 @@ class WatchedCalls:
             if self._wants_saved:
                 self.values.saved.restart()
             if self._wants_losses and tap is self.hooks.root and frame.phase is FORWARD:
-                given = [tensor for _, tensor in argument_leaves(args, kwargs)]
-                self.losses.expect([tensor for _, tensor in found], given, self.step)
+                self._expect_loss(args, kwargs, [tensor for _, tensor in found])
             self.gradients.views.drop()  # No call ends after this one to follow them.
         if self._wants_state and is_outermost and has_frame:
             self.state.look(self.gradients.backwards)  # Lazy parameters exist only now.
         is_announced = self._numbers_backwards and self.state.hooks_params
         if is_announced and tap is self.hooks.root and current_task() == -1:
             self.gradients.announce(tensor for _, tensor in found)
+
+    def _expect_loss(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], returned: list[Tensor]
+    ) -> None:
+        if self.losses.looks_at(self.step):
+            given = [tensor for _, tensor in argument_leaves(args, kwargs)]
+            self.losses.expect(returned, given, self.step)
 
     def mark(self, tensor: Tensor, name: str) -> None:
         """Take an intermediate tensor that was marked."""
