@@ -713,5 +713,6 @@ def test_no_line_of_a_library_is_named_as_the_write() -> None:
     with pytest.raises(RuntimeError) as caught, tt.explain_errors():
         pytest.CallInfo.from_call(run, when="call", reraise=RuntimeError)
     notes = "\n".join(caught.value.__notes__)
-    assert re.search(r"perhaps by .*: y \+= 1", notes)
+    assert "overwritten in place" in notes
+    assert "y += 1" in notes
     assert "runner.py" not in notes
