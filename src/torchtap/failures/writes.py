@@ -224,6 +224,6 @@ def _files(frames: Sequence[TracebackFrame], names: Names) -> Iterable[str]:
     """Files of the program: those of its running functions, and of its modules."""
     kinds = [type(one) for _, one in names.modules()]
     own = (kind for kind in kinds if not kind.__module__.startswith("torch."))
-    codes = [frame.code for frame in frames if not frame.is_torch]
+    codes = [frame.code for frame in frames if frame.is_user]
     codes += filter(None, (code_of(inspect.unwrap(one.forward)) for one in own))
     return dict.fromkeys(code.co_filename for code in codes)
