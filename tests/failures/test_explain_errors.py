@@ -7,6 +7,7 @@ import gc
 import importlib
 import os
 import re
+import runpy
 import subprocess
 import sys
 import threading
@@ -703,13 +704,15 @@ def test_models_that_cannot_be_printed_or_compared_do_no_harm() -> None:
     assert "Odd" in note
 
 
-def test_no_line_of_a_library_is_named_as_the_write() -> None:
+def test_no_line_of_a_library_is_named_as_the_write(tmp_path: Path) -> None:
     """The frames of pytest, which calls the program, write too, and into no tensor."""
-
-    def run() -> None:
-        x = torch.ones(3, requires_grad=True)
-        y = x.exp(); y += 1; y.sum().backward()  # noqa: E702  # fmt: skip
-
+    # In a file of its own: the writes of this one would fill the list.
+    file = tmp_path / "program.py"
+    file.write_text(
+        "import torch\n\n\ndef run():\n    x = torch.ones(3, requires_grad=True)\n"
+        "    y = x.exp(); y += 1; y.sum().backward()\n"
+    )
+    run = runpy.run_path(str(file))["run"]
     with pytest.raises(RuntimeError) as caught, tt.explain_errors():
         pytest.CallInfo.from_call(run, when="call", reraise=RuntimeError)
     notes = "\n".join(caught.value.__notes__)
