@@ -7,7 +7,6 @@ import gc
 import importlib
 import os
 import re
-import runpy
 import subprocess
 import sys
 import threading
@@ -702,20 +701,3 @@ def test_models_that_cannot_be_printed_or_compared_do_no_harm() -> None:
     (note,) = notes(raised(lambda: Odd()(torch.ones(2))))
     assert "fault of torchtap" not in note
     assert "Odd" in note
-
-
-def test_no_line_of_a_library_is_named_as_the_write(tmp_path: Path) -> None:
-    """The frames of pytest, which calls the program, write too, and into no tensor."""
-    # In a file of its own: the writes of this one would fill the list.
-    file = tmp_path / "program.py"
-    file.write_text(
-        "import torch\n\n\ndef run():\n    x = torch.ones(3, requires_grad=True)\n"
-        "    y = x.exp(); y += 1; y.sum().backward()\n"
-    )
-    run = runpy.run_path(str(file))["run"]
-    with pytest.raises(RuntimeError) as caught, tt.explain_errors():
-        pytest.CallInfo.from_call(run, when="call", reraise=RuntimeError)
-    notes = "\n".join(caught.value.__notes__)
-    assert "overwritten in place" in notes
-    assert "y += 1" in notes
-    assert "runner.py" not in notes

@@ -166,18 +166,33 @@ def test_a_shell_that_loads_the_extension_explains_its_cells() -> None:
     assert (sys.excepthook, threading.excepthook) == before
 
 
+def _explained_by_pytest(folder: Path, *options: str) -> list[str]:
+    """Run the tests of a folder; the lines of their errors."""
+    plugin = _plugin_if_missing(["-p", "torchtap.failures.pytest_plugin"])
+    command = [sys.executable, "-m", "pytest", "-q", *plugin, *options, str(folder)]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stdout + done.stderr
+    # The summary below repeats the whole message where the variable CI is set.
+    return [line for line in done.stdout.splitlines() if line.startswith("E ")]
+
+
 def test_pytest_explains_where_it_is_asked_to(tmp_path: Path) -> None:
     (tmp_path / "test_net.py").write_text(NET + "def test_it():\n    net(torch.ones(5, 4))\n")
-    plugin = ["-p", "torchtap.failures.pytest_plugin"]
-    for options, count in (([], 0), (["--torchtap-explain"], 1)):
-        command = [sys.executable, "-m", "pytest", "-q", *_plugin_if_missing(plugin), *options]
-        done = subprocess.run(
-            [*command, str(tmp_path)], cwd=tmp_path, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 1, done.stdout + done.stderr
-        # The summary below repeats the whole message where the variable CI is set.
-        explained = [line for line in done.stdout.splitlines() if line.startswith("E ")]
-        assert sum(SAID in line for line in explained) == count
+    assert sum(SAID in line for line in _explained_by_pytest(tmp_path)) == 0
+    explained = _explained_by_pytest(tmp_path, "--torchtap-explain")
+    assert sum(SAID in line for line in explained) == 1
+
+
+def test_no_line_of_pytest_is_named_as_the_write(tmp_path: Path) -> None:
+    program = (
+        "import torch\n\n\ndef test_it():\n    x = torch.ones(3, requires_grad=True)\n"
+        "    y = x.exp(); y += 1; y.sum().backward()\n"
+    )
+    (tmp_path / "test_program.py").write_text(program)
+    text = "\n".join(_explained_by_pytest(tmp_path, "--torchtap-explain"))
+    assert "overwritten in place" in text
+    assert "y += 1" in text
+    assert "runner.py" not in text
 
 
 def _plugin_if_missing(plugin: list[str]) -> list[str]:
