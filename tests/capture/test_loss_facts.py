@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import weakref
 from collections.abc import Callable
 from itertools import pairwise
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import torchtap as tt
+from torchtap.capture import loss_facts
 from torchtap.runs.rules.loss_operations import LossOperations
 from torchtap.runs.rules.rule_view import View
 
@@ -163,6 +165,31 @@ def test_a_step_that_never_ends_is_looked_at_in_part() -> None:
         for _ in range(100):
             F.cross_entropy(model(torch.ones(6, 2)), CLASSES).backward()
         assert sum(map(len, w._engine.calls.losses._rows.values())) == 32
+
+
+@pytest.mark.parametrize(("rows", "is_alias"), [(2**6, True), (2**9, False)])
+def test_of_a_large_output_a_part_is_kept(rows: int, is_alias: bool) -> None:
+    model = nn.Linear(4, 2**12)
+    with tt.watch(model, WHERE, to=tt.Stats()) as w:
+        out = model(torch.ones(rows, 4))
+        kept = loss_facts._sample(out)
+        F.cross_entropy(out, torch.arange(rows)).backward()
+        w.step()
+    assert kept is not None
+    assert kept.numel() == 2**18
+    assert (kept.data_ptr() == out.data_ptr()) is is_alias
+    assert w.run.meta.loss["agreement"] != [None]
+
+
+def test_an_output_of_which_one_sample_is_too_large_is_not_kept() -> None:
+    model = nn.Linear(4, 2**18)
+    for param in model.parameters():
+        nn.init.zeros_(param)  # All classes are alike: the loss is the logarithm of their number.
+    with tt.watch(model, WHERE, to=tt.Stats()) as w:
+        F.cross_entropy(model(torch.ones(2, 4)), torch.arange(2)).backward()
+        w.step()
+    assert w.run.meta.loss["values"] == [pytest.approx(math.log(2**18))]
+    assert w.run.meta.loss["agreement"] == [None]
 
 
 def test_a_fault_of_a_look_leaves_the_backward_alone_and_is_said(

@@ -34,15 +34,16 @@ class Returned:
     Attributes:
         step: in which the model returned it.
         place: among those that have a gradient.
-        output: its values.
-        version: of the tensor then.
+        output: its values, of a large batch a copy of the first samples; ``None`` if one sample is
+            too large.
+        version: of that tensor then.
         is_alone: whether the model returned no other.
         given: small tensors among what the model was called with, and their versions.
     """
 
     step: int
     place: int
-    output: Tensor
+    output: Tensor | None
     version: int
     is_alone: bool
     given: list[tuple[Tensor, int]]
@@ -53,9 +54,12 @@ class Returned:
         return [one for one, version in self.given if one._version == version]
 
     @property
-    def is_as_returned(self) -> bool:
-        """Return whether it can be measured, and nothing wrote into it."""
-        return self.output._version == self.version and self.output.is_floating_point()
+    def values(self) -> Tensor | None:
+        """The output, if it can be measured and nothing wrote into it."""
+        output = self.output
+        if output is None or output._version != self.version or not output.is_floating_point():
+            return None
+        return output
 
 
 @dataclass(slots=True)
@@ -120,7 +124,9 @@ class LossFacts:
         is_alone = len(used) == 1
         given = [(one.detach(), one._version) for one in inputs[:_MOST_INPUTS] if _is_small(one)]
         for place, one in enumerate(used[:_MOST_OUTPUTS]):
-            returned = Returned(step, place, one.detach(), one._version, is_alone, given)
+            kept = _sample(one)
+            version = -1 if kept is None else kept._version
+            returned = Returned(step, place, kept, version, is_alone, given)
             self.gradients.on_tensors.put(one, GradHook(self.arrive, ends, returned))
 
     def arrive(self, ends: frozenset[int], returned: Returned, gradient: Tensor | None) -> None:
@@ -148,16 +154,16 @@ class LossFacts:
         if is_first and root.numel() == 1:
             seen.values = float(root.detach())
         self._rows.setdefault(returned.step, []).append(seen)
-        if returned.is_as_returned:
+        if (output := returned.values) is not None:
             with torch.no_grad():
-                self._measure(seen, returned, gradient)
+                self._measure(seen, returned, output, gradient)
         self._thin_out()
 
-    def _measure(self, seen: Seen, returned: Returned, gradient: Tensor) -> None:
-        output = returned.output
+    def _measure(self, seen: Seen, returned: Returned, output: Tensor, gradient: Tensor) -> None:
         square = float(torch.linalg.vector_norm(gradient)) ** 2
         is_there = 0 < square < math.inf
         self._look_for_square(seen.values if returned.is_alone else None, square, gradient.numel())
+        gradient = gradient[: len(output)] if output.ndim else gradient
         told = told_targets(output, gradient) if is_there else None
         if told is None and is_there and self._may_be_squared and seen.values is not None:
             # The gradient of ``a sum(e^2)`` is ``2 a e``.
@@ -240,6 +246,17 @@ class LossFacts:
 
 def _is_small(tensor: Tensor) -> bool:
     return type(tensor) is Tensor and not tensor.is_complex() and tensor.numel() <= _MOST_ELEMENTS
+
+
+def _sample(output: Tensor) -> Tensor | None:
+    """Return an output to keep until its gradient arrives.
+
+    An alias of a large one would keep its memory, which the model may give back before backward.
+    """
+    if output.numel() <= _MOST_ELEMENTS:
+        return output.detach()
+    rows = len(output) * _MOST_ELEMENTS // output.numel()
+    return output.detach()[:rows].clone() if rows > 1 else None
 
 
 def _agreement_of(seen: list[Seen]) -> float | None:
