@@ -172,6 +172,33 @@ def test_a_data_frame_has_these_names() -> None:
     assert frame["p99"].tolist() == [row.stats.quantile(0.99) for row in run.table()]
 
 
+@pytest.mark.parametrize("saved", [False, True])
+def test_a_data_frame_of_each_step_has_the_numbers_of_that_step(
+    saved: bool, tmp_path: Path
+) -> None:
+    pytest.importorskip("pandas")
+    model = nn.Linear(2, 1, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    where = [".:output", ".:param,update"]
+    with tt.watch(model, where, to=tt.Stats(), every=lambda step: step != 1) as w:
+        for step in range(3):
+            model.weight.data.fill_(1.0)
+            model(torch.full((4, 2), step + 1.0)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            w.step()
+    run = tt.open(w.run.save(tmp_path / "run.safetensors")) if saved else w.run
+    frame = run.to_frame(steps="each")
+    assert frame["step"].tolist() == [0, 0, 0, 2, 2, 2]
+    outputs = frame[frame["site"] == ".:output"]
+    assert outputs["mean"].tolist() == [2.0, 6.0]
+    # Each weight moves by the rate times the sum over the batch: 0.5 * 4 * (step + 1), from 1.
+    updates = frame[frame["site"] == ".:update[weight]"]
+    assert updates["update_ratio"].tolist() == pytest.approx([2.0, 6.0])
+    assert run.to_frame(".:output", steps=0)["mean"].tolist() == [2.0]
+    assert run.to_frame(".:output")["step"].tolist() == [2]
+
+
 def test_pandas_and_polars_hold_the_same() -> None:
     pandas, polars = pytest.importorskip("pandas"), pytest.importorskip("polars")
     model = nn.Sequential(nn.Linear(2, 2), *(nn.ReLU() for _ in range(120)))

@@ -82,17 +82,24 @@ class RunTables:
         )
 
     def to_frame(
-        self, where: Where = None, *, library: Literal["pandas", "polars"] | None = None
+        self,
+        where: Where = None,
+        *,
+        steps: Step | Literal["each"] = None,
+        library: Literal["pandas", "polars"] | None = None,
     ) -> Any:
         """Return the table as a data frame of pandas or polars; needs the extra ``frame``.
 
         Args:
             where: as in :meth:`records`.
+            steps: as in :meth:`table`, so without it the last step of each site; ``"each"`` for one
+                row per site and step, in the order of the steps.
             library: which of the two; by default pandas, and polars where it alone is installed.
 
         Returns:
-            one row per site: what it is, and every number of docs/guides/statistics.md. Both hold
-            the same values; in polars a ``shape`` is a list of whole numbers.
+            one row per site, or per site and step: what it is, and every number of
+            docs/guides/statistics.md. Both hold the same values; in polars a ``shape`` is a list of
+            whole numbers.
 
         Raises:
             SiteError: nothing was recorded or measured that fits ``where``.
@@ -102,11 +109,20 @@ class RunTables:
         Example:
             >>> import torch, torchtap as tt
             >>> with tt.watch(relu := torch.nn.ReLU(), to=tt.Stats()) as w:
-            ...     _ = relu(torch.tensor([-1.0, 3.0]))
+            ...     for largest in (3.0, 5.0):
+            ...         _ = relu(torch.tensor([-1.0, largest]))
+            ...         w.step()
             >>> w.run.to_frame(library="polars")["absmax"].to_list()
-            [3.0]
+            [5.0]
+            >>> w.run.to_frame(steps="each")["absmax"].tolist()
+            [3.0, 5.0]
         """
-        return self.table(where).to_frame(library=library)
+        if steps != "each":
+            return self.table(where, steps=steps).to_frame(library=library)
+        from torchtap.runs.tables.data_frames import make_frame
+
+        tables = (self.table(where, steps=step) for step in self.steps)
+        return make_frame([row for table in tables for row in table.as_dicts()], library)
 
     def sql(self, query: str) -> Any:
         """Ask duckdb about the statistics; needs the extra ``sql``.
