@@ -121,7 +121,7 @@ class RunTables:
             return self.table(where, steps=steps).to_frame(library=library)
         from torchtap.runs.tables.data_frames import make_frame
 
-        tables = (self.table(where, steps=step) for step in self.steps)
+        tables = (self.table(where, steps=step) for step in self._contents().steps)
         return make_frame([row for table in tables for row in table.as_dicts()], library)
 
     def sql(self, query: str) -> Any:
