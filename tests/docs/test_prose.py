@@ -8,7 +8,7 @@ from pages import PAGES, ROOT
 
 _MAX_GRADE, _MAX_WORDS = 9.0, 15.0
 # Lists what changed, in the words of its day.
-_OTHERS = {"CHANGELOG.md", "docs/guides/diagnosing.md"}
+_OTHERS = {"CHANGELOG.md"}
 
 NAMES = {page.relative_to(ROOT).as_posix(): page for page in PAGES if page.parent.name != "errors"}
 
