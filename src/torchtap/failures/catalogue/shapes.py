@@ -169,8 +169,9 @@ def _tables(
             length = next((one for one in sizes if one in shape and one > 1), 0)
             longer = sum(sizes) - length
             if is_position and length and longer > length:
+                table = written(inner, frame.file)
                 yield (
-                    f"Give an input of at most {length} there, or make {state.name} longer: it has "
+                    f"Give an input of at most {length} there, or make {table} longer: it has "
                     f"{length} positions."
                 )
             elif is_position and length and inner is part and dim - num + len(shape) >= 0:
