@@ -209,7 +209,7 @@ def labels(
     still: float = 0.05,
     agreement: float = 0.05,
     travel: float = 0.1,
-    fewest: int = 24,
+    fewest: int = 14,
 ) -> Iterator[Finding]:
     """Targets that say nothing of inputs, or a loss that compares each output with all targets.
 

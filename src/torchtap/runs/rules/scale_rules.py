@@ -244,7 +244,7 @@ def collapsed(
         )
         return
     away, size = view.judged.variation
-    if len(away) >= 20 and not len(view.judged.agreement):
+    if len(away) >= 10 and not len(view.judged.agreement):
         early, late, share = median(away[:3]), median(away[-8:]), median((away / size)[-8:])
         if late < fades * early and share < 0.05:
             yield _collapse(
