@@ -22,7 +22,8 @@ from torchtap.hooks.tap import GradHook
 _MOST_GRAPHS, _MOST_INPUTS, _MOST_OUTPUTS = 8, 3, 4
 _MOST_STEPS = 32
 """If more were looked at, every second is dropped: a look costs up to 1 ms."""
-_MOST_ELEMENTS = 2**18
+_MOST_OF_INPUT, _MOST_OF_OUTPUT = 2**18, 2**14
+"""Elements: a larger input is not held, and of a larger output the first samples are."""
 _LOOKS = 4
 """Backwards whose graph is read one after the other; from then on every sixteenth is."""
 
@@ -107,7 +108,7 @@ class LossFacts:
         self._rows: dict[int, list[Seen]] = {}
         self._task, self._num_backwards = -1, 0
         self._stride, self._ratio = 1, 0.0
-        self._may_be_squared = True
+        self._may_be_squared, self._num_squared = True, 0
         self._fault = ""
 
     def looks_at(self, step: int) -> bool:
@@ -164,11 +165,15 @@ class LossFacts:
         is_there = 0 < square < math.inf
         self._look_for_square(seen.values if returned.is_alone else None, square, gradient.numel())
         gradient = gradient[: len(output)] if output.ndim else gradient
-        told = told_targets(output, gradient) if is_there else None
+        told = None
+        # Once a few looks told a squared error, no other loss is tried, until it is disproved.
+        if is_there and not (self._may_be_squared and self._num_squared >= _LOOKS):
+            told = told_targets(output, gradient)
         if told is None and is_there and self._may_be_squared and seen.values is not None:
             # The gradient of ``a sum(e^2)`` is ``2 a e``.
             told = told_targets(output, gradient, 2 * seen.values / square)
             seen.is_by_square = True
+            self._num_squared += 1
         if told is not None:
             seen.agreement = agreement(told)
             seen.copied = share_among(told, returned.inputs)
@@ -245,7 +250,7 @@ class LossFacts:
 
 
 def _is_small(tensor: Tensor) -> bool:
-    return type(tensor) is Tensor and not tensor.is_complex() and tensor.numel() <= _MOST_ELEMENTS
+    return type(tensor) is Tensor and not tensor.is_complex() and tensor.numel() <= _MOST_OF_INPUT
 
 
 def _sample(output: Tensor) -> Tensor | None:
@@ -253,9 +258,9 @@ def _sample(output: Tensor) -> Tensor | None:
 
     An alias of a large one would keep its memory, which the model may give back before backward.
     """
-    if output.numel() <= _MOST_ELEMENTS:
+    if output.numel() <= _MOST_OF_OUTPUT:
         return output.detach()
-    rows = len(output) * _MOST_ELEMENTS // output.numel()
+    rows = len(output) * _MOST_OF_OUTPUT // output.numel()
     return output.detach()[:rows].clone() if rows > 1 else None
 
 
