@@ -1,10 +1,9 @@
-"""Shapes that do not fit: broadcasting, concatenation, views, dimensions."""
+"""Shapes that are to be repeated to each other: broadcasting."""
 
 from __future__ import annotations
 
 import ast
 import itertools
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -14,8 +13,12 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from torchtap.failures.failure import Explanation, Failure
-from torchtap.failures.lost_dimensions import kept_dimension
-from torchtap.failures.operands import Operand, bounds_of, parts_of_expression, shape_text
+from torchtap.failures.operands import (
+    Operand,
+    bounds_of,
+    parts_of_expression,
+    shape_text,
+)
 from torchtap.failures.out_of_place import out_of_place, statement_of
 from torchtap.failures.parsed_source import grouped, written
 from torchtap.failures.situation_row import Situation, SituationRow
@@ -303,152 +306,6 @@ def _broadcasts(one: Sequence[int], other: Sequence[int]) -> bool:
     return all(a == b or 1 in (a, b) for a, b in ends)
 
 
-def _concatenation(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    names = [failure.name_of(one) for one in failure.operands]
-    at = int(found["at"])
-    return {
-        "repeated": _repeated(failure, int(found["dim"]), int(found["at"])),
-        "first": names[0] if names else "the first",
-        "other": names[at] if at < len(names) else f"tensor {at}",
-    }
-
-
-def _repeated(failure: Failure, dim: int, at: int) -> str:
-    """The way to repeat a tensor of one, such as a token, for each sample; empty if it is none."""
-    pair = [failure.operands[0], failure.operands[at]] if at < len(failure.operands) else []
-    for one, other in (pair, pair[::-1]) if pair else ():
-        if not isinstance(one.value, Tensor) or not isinstance(other.value, Tensor):
-            return ""
-        here, there = one.value.shape, other.value.shape
-        if len(here) != len(there):
-            return ""
-        differing = [n for n in range(len(here)) if n != dim and here[n] != there[n]]
-        if differing and all(here[n] == 1 for n in differing):
-            sizes = ", ".join(str(there[n]) if n in differing else "-1" for n in range(len(here)))
-            name = failure.name_of(one)
-            return f"Repeat {name} along what it has one of: {grouped(name)}.expand({sizes})."
-    return ""
-
-
-def _concatenation_dims(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    wanted, given = int(found["wanted"]), int(found["given"])
-    names = [failure.name_of(one) for one in failure.tensors if one.value.dim() == given]
-    low = next((one for one in failure.tensors if one.value.dim() == min(wanted, given)), None)
-    squeezed = kept_dimension(failure, low, max(wanted, given)) if low is not None else ""
-    way = squeezed or _dims_given(failure, wanted, given)
-    return {
-        "which": f" ({names[0]})" if names else "",
-        "way": way or "Give all of them one number of dimensions.",
-    }
-
-
-def _dims_given(failure: Failure, *dims: int) -> str:
-    """Return how the tensor with fewer dimensions can stand beside the other; empty if unknown."""
-    low = next((one for one in failure.tensors if one.value.dim() == min(dims)), None)
-    high = next((one for one in failure.tensors if one.value.dim() == max(dims)), None)
-    along = _dim_given(failure)
-    if low is None or high is None or along is None or max(dims) - min(dims) != 1:
-        return ""
-    name, here, there = failure.name_of(low), list(low.value.shape), list(high.value.shape)
-    along %= len(there)
-    for is_repeated in (False, True):
-        for at in range(len(there)):
-            new = [*here[:at], 1, *here[at:]]
-            differs = [one for one in range(len(new)) if one != along and new[one] != there[one]]
-            if not differs and not is_repeated:
-                return f"Give {name} the dimension that it lacks: {grouped(name)}.unsqueeze({at})."
-            if differs == [at] and is_repeated:
-                sizes = ", ".join(str(there[one]) if one == at else "-1" for one in range(len(new)))
-                text = f"{grouped(name)}.unsqueeze({at}).expand({sizes})"
-                return f"Repeat {name} along the dimension that it lacks: {text}."
-    return ""
-
-
-def _dim_given(failure: Failure) -> int | None:
-    """The dimension along which tensors are concatenated, where the call tells."""
-    if not failure.operands:
-        return None
-    frame = failure.frames[failure.operands[0].depth]
-    node = frame.expression
-    if not isinstance(node, ast.Call):
-        return None
-    given = [one.value for one in node.keywords if one.arg in ("dim", "axis")]
-    value = frame.value_of(given[0] if given else node.args[1]) if given or node.args[1:] else 0
-    return value if type(value) is int else None
-
-
-def _of_attention(failure: Failure) -> Explanation | None:
-    """The explanation, where query and key of an attention have their batches elsewhere."""
-    names = [one.code.co_name for one in failure.frames]
-    if "multi_head_attention_forward" not in names or not failure.module_text:
-        return None
-    held = failure.frames[names.index("multi_head_attention_forward")].frame.f_locals
-    query, key = held.get("query"), held.get("key")
-    if not isinstance(query, Tensor) or not isinstance(key, Tensor) or query.dim() != key.dim():
-        return None
-    is_first = getattr(failure.module, "batch_first", True)
-    if is_first or query.dim() != 3 or query.shape[1] == key.shape[1]:
-        return None
-    given = f"{query.shape[1]} in the query, {list(query.shape)}, and {key.shape[1]} in the key"
-    return Explanation(
-        f"{failure.module_text} takes [time, batch, features], and dimension 1, the batch, has "
-        f"{given}, {list(key.shape)}.",
-        (
-            "If the batch stands first, say so where it is made: "
-            f"{failure.names.variable(failure.module)} = nn.MultiheadAttention(..., "
-            "batch_first=True).",
-            "Or turn query, key and value, x.transpose(0, 1), and the output back.",
-        ),
-        failure.details(),
-    )
-
-
-def _reshape(failure: Failure, found: re.Match[str]) -> Explanation:
-    attention = _of_attention(failure)
-    if attention is not None:
-        return attention
-    operand = failure.argument()
-    name, value = failure.name_of(operand), operand.value
-    given, it = shape_text(value), grouped(name)
-    ways = ["Let one dimension be computed: -1 in its place, and check that the others divide."]
-    sizes = [int(one) for one in re.findall(r"-?\d+", found["shape"])]
-    ones = len(sizes) - value.dim() if isinstance(value, Tensor) else 0
-    if isinstance(value, Tensor) and ones > 0 and sizes[:ones] == [1] * ones and -1 not in sizes:
-        added = ", ".join(["None"] * ones)
-        ways = [
-            f"If dimensions of one are to be put in front, keep its own sizes: {it}[{added}].",
-            f"Give sizes whose product is {found['numel']}; it is {math.prod(sizes)}.",
-        ]
-    elif -1 in sizes and not (isinstance(value, Tensor) and value.dim() > 1 and sizes[0] == -1):
-        known = math.prod(one for one in sizes if one != -1)
-        ways = [
-            f"Give sizes that {found['numel']} can be divided by: -1 stands for what is left, and "
-            f"{found['numel']} is no multiple of {known}."
-        ]
-    elif isinstance(value, Tensor) and value.dim() > 1 and -1 in sizes:
-        ways = [
-            f"Keep the batch and flatten the rest: {it}.flatten(1); then fit what follows to it."
-        ]
-    elif not _can_be_computed(sizes, int(found["numel"])):
-        ways = [f"Give sizes whose product is {found['numel']}; it is {math.prod(sizes)}."]
-    elif isinstance(value, Tensor) and sizes[:1] == list(value.shape[:1]):
-        ways.insert(0, f"Give sizes whose product is {found['numel']}; it is {math.prod(sizes)}.")
-    elif isinstance(value, Tensor) and value.dim() > 1:
-        ways.insert(0, f"Keep the batch: {it}.flatten(1), or {it}.view({it}.size(0), -1).")
-    return Explanation(
-        f"{name} ({f'{given}, ' if given else ''}{found['numel']} elements) cannot take the shape "
-        f"{found['shape']}.",
-        tuple(ways),
-        failure.details(operand),
-    )
-
-
-def _can_be_computed(sizes: Sequence[int], numel: int) -> bool:
-    """Return whether -1 in the place of one of the sizes would give a shape that fits."""
-    others = [math.prod(sizes[:at]) * math.prod(sizes[at + 1 :]) for at in range(len(sizes))]
-    return any(one and numel % one == 0 for one in others)
-
-
 def _in_place(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     new = "" if failure.user is None else out_of_place(statement_of(failure.user))
     given, wanted = (
@@ -460,126 +317,8 @@ def _in_place(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     return {"new": new, "is_other": not new, "is_repeated": is_repeated}
 
 
-def _expand(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    """Say whether what is expanded is a part of a buffer or parameter, such as of positions."""
-    operand = failure.argument()
-    value = operand.value
-    if value is MISSING and failure.operands:  # A slice has no value of its own to be read.
-        frame = failure.frames[operand.depth]
-        node = frame.expression
-        whole = (
-            node.func.value
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
-            else None
-        )
-        value = frame.value_of(whole.value) if isinstance(whole, ast.Subscript) else MISSING
-    state = failure.names.state(value)
-    given, dim = int(found["given"]), int(found["dim"])
-    is_all = isinstance(value, Tensor) and state is not None and given in state.tensor.shape
-    is_table = is_all and 1 < given < int(found["wanted"]) and dim > 0
-    name = state.name if state is not None and is_table else ""
-    part = _written_part(failure)
-    sentence = (
-        f"{part['part']} has the shape {part['there']}, and is given a value of "
-        f"{part['given_sizes']}."
-        if part["part"]
-        else f"{failure.name_of(operand)} has {given} in dimension {dim}, which was to be "
-        f"{found['wanted']}: expand repeats a size of 1 alone."
-    )
-    return {
-        "table": name,
-        "is_free": not name and not part["part"],
-        "sentence": sentence,
-        **part,
-    }
-
-
-def _written_part(failure: Failure) -> Mapping[str, Any]:
-    """The part of a tensor that a statement writes into, and its shape and that of the value."""
-    statement = None if failure.user is None else statement_of(failure.user)
-    target = statement.targets[0] if isinstance(statement, ast.Assign) else None
-    sizes = [
-        [int(one) for one in re.findall(r"\d+", part)]
-        for part in re.findall(r"(?:Target|Tensor) sizes: \[(.*?)\]", failure.text)
-    ]
-    words = {"part": "", "there": [], "given_sizes": [], "cut": ""}
-    if not isinstance(target, ast.Subscript) or len(sizes) != 2:
-        return words
-    there, given = sizes
-    value = grouped(written(statement.value))  # type: ignore[union-attr]
-    is_longer = len(there) == len(given) and all(a >= b for a, b in zip(given, there, strict=True))
-    index = ", ".join(f":{b}" if a > b else ":" for a, b in zip(given, there, strict=False))
-    return {
-        "part": written(target),
-        "there": there,
-        "given_sizes": given,
-        "cut": f"{value}[{index}]" if is_longer else "",
-    }
-
-
-def _strides(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    value = failure.argument().value
-    return {"stride": f" (stride {tuple(value.stride())})" if isinstance(value, Tensor) else ""}
-
-
-def _dimension(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    operand, value = failure.argument(), failure.argument().value
-    dim = int(found["dim"])
-    wanted = dim + 1 if dim >= 0 else -dim
-    return {
-        "num": value.dim() if isinstance(value, Tensor) else int(found["high"]) + 1,
-        "squeezed": kept_dimension(failure, operand, wanted),
-    }
-
-
-def _letters(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    at = int(found["at"])
-    tensors = failure.tensors
-    operand = tensors[at] if at < len(tensors) else Operand(f"operand {at}")
-    wanted = int(found["letters"])
-    return {
-        "name": failure.name_of(operand) if at < len(tensors) else operand.text,
-        "squeezed": kept_dimension(failure, operand, wanted),
-        "is_more": wanted > int(found["dims"]),
-    }
-
-
-def _repeat(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    value = failure.argument().value
-    counts = [one.value for one in failure.operands if type(one.value) is int]
-    if not isinstance(value, Tensor) or not counts:
-        return {"dims": "more", "is_known": False}
-    whole = [1] * (value.dim() - len(counts)) + counts
-    return {"dims": value.dim(), "is_known": True, "whole": ", ".join(map(str, whole))}
-
-
 SITUATIONS: dict[str, Situation] = {
-    "letters of an einsum": SituationRow(
-        "The equation has {letters} letters for {name}, which has {dims} dimensions.",
-        ("squeezed", "{squeezed}"),
-        "Write one letter for each dimension of it, or ... for those that only go along.",
-        (
-            "is_more",
-            "If a dimension is missing, make it first: {name_it}.unsqueeze(0) for a batch of one, "
-            "{name_it}.unflatten(-1, (heads, -1)) for heads.",
-        ),
-        about="tensors",
-        facts=_letters,
-    ),
-    "dimensions of a repeat": SituationRow(
-        "{name} has {dims} dimensions, and repeat was given fewer numbers: it takes one for each.",
-        ("is_known", "Give 1 for those that stay: {name_it}.repeat({whole})."),
-        about="argument",
-        facts=_repeat,
-    ),
     "broadcast": _broadcast,
-    "dimensions of a permutation": SituationRow(
-        "{name} has {given} dimensions, and {wanted} were given an order.",
-        ("is_less", "Give {name} the dimension that it lacks before: {name_it}.unsqueeze(-1)."),
-        "Name every dimension of it once, {given} of them.",
-        about="argument",
-        facts=lambda failure, found: {"is_less": int(found["given"]) + 1 == int(found["wanted"])},
-    ),
     "broadcast in place": SituationRow(
         "{name} is written into in place and has the shape {given}; the result has {wanted}.",
         (
@@ -592,52 +331,5 @@ SITUATIONS: dict[str, Situation] = {
         ("is_other", "Make a new tensor of that shape: x = x + y for x += y."),
         about="tensors",
         facts=_in_place,
-    ),
-    "concatenation": SituationRow(
-        "{other} has {given} where {first} has {wanted}, in a dimension other than {dim}, along "
-        "which they are concatenated.",
-        ("repeated", "{repeated}"),
-        "Make what produces {other} give {wanted} there (padding, stride, interpolate), or cut it.",
-        "Concatenate along the dimension in which they differ: dim=...",
-        about="tensors",
-        facts=_concatenation,
-    ),
-    "concatenation of dimensions": SituationRow(
-        "Tensors that are concatenated have one number of dimensions; these have {wanted} and "
-        "{given}{which}.",
-        "{way}",
-        about="tensors",
-        facts=_concatenation_dims,
-    ),
-    "reshape": _reshape,
-    "view of strides": SituationRow(
-        "{name} does not lie in memory in the order of its dimensions{stride}, after a transpose, "
-        "permute or slice, so that no view of this shape exists.",
-        "Copy if necessary: {name_it}.reshape(...) in place of view.",
-        "Copy first: {name_it}.contiguous().view(...).",
-        about="argument",
-        facts=_strides,
-    ),
-    "expand": SituationRow(
-        "{sentence}",
-        ("cut", "If the first of them are meant, cut the rest off: {part} = {cut}."),
-        ("part", "Give {part} a value of {there}, or of sizes of 1 that are repeated."),
-        (
-            "table",
-            "Give an input of at most {given} there, cut before: {given} are all that {table} has.",
-        ),
-        ("table", "Make {table} as long as the longest input."),
-        ("is_free", "Give a size that is there, or -1 to keep it: {name_it}.expand(-1, ...)."),
-        ("is_free", "Copy it several times: {name_it}.repeat(...), or repeat_interleave."),
-        about="argument",
-        facts=_expand,
-    ),
-    "no such dimension": SituationRow(
-        "Dimension {dim} was asked of {name}, which has {num} dimensions, counted from 0.",
-        ("squeezed", "{squeezed}"),
-        "Give a dimension from {low} to {high}; -1 is the last.",
-        "Keep the dimension where it was lost: keepdim=True of a reduction, x[:1] for x[0].",
-        about="argument",
-        facts=_dimension,
     ),
 }
