@@ -21,6 +21,12 @@ from torchtap.failures.operands import (
 )
 from torchtap.failures.out_of_place import out_of_place, statement_of
 from torchtap.failures.parsed_source import grouped, written
+from torchtap.failures.rearrangements import (
+    aligned,
+    exchanged,
+    maps_of_one_size,
+    samples_of_one_batch,
+)
 from torchtap.failures.situation_row import Situation, SituationRow
 from torchtap.failures.traceback_frame import MISSING
 
@@ -50,9 +56,12 @@ def _broadcast(failure: Failure, found: re.Match[str]) -> Explanation:
     ]
     ways = [*_cut_masks(found, a, b), *_tables(failure, found, chosen), *ways]
     classes = list(_numbers_of_classes(failure, found, chosen))
+    if found["dim"] == "0" and "1" not in (found["a"], found["b"]):
+        ways = [samples_of_one_batch((int(found["a"]), int(found["b"]))), *ways]
     ways = [*classes, *_for_each_sample(failure, found, chosen), *ways]
     if all(isinstance(one.value, Tensor) for one in chosen) and not classes:
-        ways = [*_fitting(failure, a, b, chosen[0].value, chosen[1].value), *ways]
+        fitting = _fitting(failure, a, b, chosen[0].value, chosen[1].value)
+        ways = list(dict.fromkeys([*fitting, *ways]))
     return Explanation(
         f"{a} and {b} have {sizes}{f' ({shapes})' if shapes else ''}.",
         tuple(ways),
@@ -130,6 +139,14 @@ def _numbers_of_classes(
             )
 
 
+def _is_product(failure: Failure) -> bool:
+    """Return whether the sizes are those of the batches of a product of matrices."""
+    node = failure.frames[failure.operands[0].depth].expression if failure.operands else None
+    if isinstance(node, ast.BinOp):
+        return isinstance(node.op, ast.MatMult)
+    return isinstance(node, ast.Call) and getattr(node.func, "attr", "") in ("matmul", "bmm")
+
+
 def _compares(failure: Failure) -> bool:
     node = failure.frames[failure.operands[0].depth].expression if failure.operands else None
     return isinstance(node, ast.Compare)
@@ -174,8 +191,8 @@ def _tables(
             if is_position and length and longer > length:
                 table = written(inner, frame.file)
                 yield (
-                    f"Give an input of at most {length} there, or make {table} longer: it has "
-                    f"{length} positions."
+                    f"If {table} holds positions, there are {length}: give an input of at most "
+                    f"{length} there, or make {table} longer."
                 )
             elif is_position and length and inner is part and dim - num + len(shape) >= 0:
                 cut = f"{':, ' * (dim - num + len(shape))}:{longer}"
@@ -222,40 +239,50 @@ def _cut_masks(found: re.Match[str], a: str, b: str) -> Iterator[str]:
 def _fitting(failure: Failure, a: str, b: str, one: Tensor, other: Tensor) -> Iterator[str]:
     """Yield the ways to make two tensors fit each other."""
     if one.dim() != other.dim():
-        low, name = (one, a) if one.dim() < other.dim() else (other, b)
-        high = other if low is one else one
-        placed = list(_placed(failure, name, low, high))
-        is_loss = any(one.code.co_name.endswith("_loss") for one in failure.frames if one.is_torch)
-        if low.dim() + 1 == high.dim() and _broadcasts((*low.shape, 1), high.shape):
-            it = grouped(name)
-            if is_loss:
-                yield (
-                    f"A loss compares element by element: make the model return one number for "
-                    f"each of {name}, by a last layer of one feature and .squeeze(-1)."
-                )
-            else:
-                yield f"Say where the missing dimension is: {it}.unsqueeze(-1), or {it}[..., None]."
+        (name, low), (whole, high) = sorted(((a, one), (b, other)), key=lambda pair: pair[1].dim())
+        if any(one.code.co_name.endswith("_loss") for one in failure.frames if one.is_torch):
+            yield from _of_a_loss(name, low, whole, high)
         else:
-            yield from placed
-    elif _is_turned(one, other):
-        yield (
-            f"If batch and time stand in another order in one of them, turn it round: "
-            f"{grouped(b)}.transpose(0, 1)."
-        )
-    elif one.dim() > 1 and one.shape == other.mT.shape:
-        yield f"Bring them into one order: {grouped(b)}.mT."
-    elif one.numel() == other.numel():
+            yield from _hidden_places(name, low, high)
+            yield from aligned(name, low.shape, whole, high.shape)
+        return
+    if _is_product(failure):
+        yield from exchanged(b, other.shape, [*one.shape[:-2], one.shape[-1], other.shape[-1]])
+        yield from exchanged(a, one.shape, [*other.shape[:-2], one.shape[-2], other.shape[-2]])
+        return
+    ways = [*exchanged(b, other.shape, one.shape), *_of_a_block(a, b, one, other)]
+    if not ways and one.numel() == other.numel():
         reshaped = f"{grouped(b)}.reshape({grouped(a)}.shape)"
-        yield f"Bring them to one shape, if the order is the same: {reshaped}."
-    else:
-        yield from _of_a_block(a, b, one, other)
+        ways = [f"Bring them to one shape, if the order is the same: {reshaped}."]
+    yield from ways or maps_of_one_size(a, one.shape, b, other.shape)
 
 
-def _is_turned(one: Tensor, other: Tensor) -> bool:
-    """Return whether batch and time of two tensors of three dimensions are exchanged."""
-    if one.dim() != 3 or 1 in (*one.shape, *other.shape):
-        return False
-    return one.shape == other.transpose(0, 1).shape != other.shape
+def _of_a_loss(name: str, low: Tensor, whole: str, high: Tensor) -> Iterator[str]:
+    """Yield the ways out where a target has one number for each row of several."""
+    if low.dim() != 1 or high.dim() != 2 or len(low) != len(high):
+        return
+    known = bounds_of(low)
+    is_whole = known is not None and bool((low == low.round()).all())
+    if is_whole and known is not None and known[0] >= 0 and known[1] < high.shape[1]:
+        yield (
+            f"If {name} holds numbers of classes and {whole} a score for each class, the loss of "
+            f"classes takes them: F.cross_entropy({whole}, {grouped(name)}.long())."
+        )
+    yield (
+        f"If the model is to give one number for each of {name}, a loss compares element by "
+        "element: give it a last layer of one feature, and .squeeze(-1) behind it."
+    )
+
+
+def _hidden_places(name: str, low: Tensor, high: Tensor) -> Iterator[str]:
+    """Yield where a mask of the places of each sample stands among scores of attention."""
+    is_mask = "mask" in name and low.dim() == 2 and high.dim() > 2
+    if is_mask and tuple(low.shape) == (high.shape[0], high.shape[-1]):
+        middle = ", ".join(["None"] * (high.dim() - 2))
+        yield (
+            f"If it says which places of each sample are hidden, say where they stand: "
+            f"{grouped(name)}[:, {middle}, :]."
+        )
 
 
 def _of_a_block(a: str, b: str, one: Tensor, other: Tensor) -> Iterator[str]:
@@ -274,36 +301,6 @@ def _of_a_block(a: str, b: str, one: Tensor, other: Tensor) -> Iterator[str]:
             f"If {name} is the shortcut of a block, bring it to the shape of the other by a "
             f"convolution of its own: nn.Conv2d({large.shape[1]}, {small.shape[1]}, 1{stride})."
         )
-
-
-def _placed(failure: Failure, name: str, low: Tensor, high: Tensor) -> Iterator[str]:
-    """Yield where the dimensions of a tensor stand among those of one that has more."""
-    here, there = tuple(low.shape), tuple(high.shape)
-    it, num = grouped(name), low.dim()
-    if any(one.code.co_name.endswith("_loss") for one in failure.frames if one.is_torch):
-        return  # The elements of a loss are compared, and not repeated.
-    if num == 2 and high.dim() > 2 and here == (there[0], there[-1]) and "mask" in name:
-        middle = ", ".join(["None"] * (high.dim() - 2))
-        yield (
-            f"If it says which places of each sample are hidden, say where they stand: "
-            f"{it}[:, {middle}, :]."
-        )
-        return
-    fitting = [at for at in range(high.dim() - num) if there[at : at + num] == here]
-    between = [
-        at for at in range(1, num) if here[:at] == there[:at] and here[at:] == there[at + 1 :]
-    ]
-    if num + 1 == high.dim() and len(between) == 1 and not fitting:
-        yield f"Say where the missing dimension is: {it}.unsqueeze({between[0]})."
-    for at in fitting:
-        ones = ", ".join(["None"] * (high.dim() - num - at))
-        which = "If its first is the batch, say" if at == 0 and len(fitting) > 1 else "Say"
-        yield f"{which} where the missing dimensions are: {it}[{':, ' * num}{ones}]."
-
-
-def _broadcasts(one: Sequence[int], other: Sequence[int]) -> bool:
-    ends = zip(reversed(one), reversed(other), strict=False)
-    return all(a == b or 1 in (a, b) for a, b in ends)
 
 
 def _in_place(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torch import Tensor
@@ -12,17 +12,45 @@ from torch import Tensor
 from torchtap.failures.failure import Failure
 from torchtap.failures.lost_dimensions import kept_dimension
 from torchtap.failures.parsed_source import grouped, written
+from torchtap.failures.rearrangements import maps_of_one_size, samples_of_one_batch
 from torchtap.failures.situation_row import Situation, SituationRow
 
 
 def _concatenation(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     names = [failure.name_of(one) for one in failure.operands]
     at = int(found["at"])
+    first = names[0] if names else "the first"
+    other = names[at] if at < len(names) else f"tensor {at}"
+    pair = [failure.operands[0], failure.operands[at]] if at < len(names) else []
+    shapes = [list(one.value.shape) for one in pair if isinstance(one.value, Tensor)]
     return {
-        "repeated": _repeated(failure, int(found["dim"]), int(found["at"])),
-        "first": names[0] if names else "the first",
-        "other": names[at] if at < len(names) else f"tensor {at}",
+        "ways": tuple(_ways_to_concatenate(failure, found, first, other, shapes)),
+        "first": first,
+        "other": other,
     }
+
+
+def _ways_to_concatenate(
+    failure: Failure, found: re.Match[str], first: str, other: str, shapes: list[list[int]]
+) -> Iterator[str]:
+    """Yield the ways out of sizes that differ beside the dimension of a concatenation."""
+    dim = int(found["dim"])
+    repeated = _repeated(failure, dim, int(found["at"]))
+    if repeated:
+        yield repeated
+    if len(shapes) != 2 or len(shapes[0]) != len(shapes[1]):
+        return
+    one, two = shapes
+    differing = [at for at, (a, b) in enumerate(zip(one, two, strict=True)) if a != b]
+    if dim == 1:
+        yield from maps_of_one_size(first, one, other, two)
+    if len(differing) == 1 and not repeated:
+        yield (
+            f"If they are parts that follow each other in dimension {differing[0]}, concatenate "
+            f"along it: dim={differing[0]}."
+        )
+    if 0 in differing and dim != 0 and not repeated:
+        yield samples_of_one_batch((one[0], two[0]))
 
 
 def _repeated(failure: Failure, dim: int, at: int) -> str:
@@ -68,11 +96,14 @@ def _dims_given(failure: Failure, *dims: int) -> str:
             new = [*here[:at], 1, *here[at:]]
             differs = [one for one in range(len(new)) if one != along and new[one] != there[one]]
             if not differs and not is_repeated:
-                return f"Give {name} the dimension that it lacks: {grouped(name)}.unsqueeze({at})."
+                return (
+                    f"If {name} is one more in dimension {along}, give it the dimension that it "
+                    f"lacks: {grouped(name)}.unsqueeze({at})."
+                )
             if differs == [at] and is_repeated:
                 sizes = ", ".join(str(there[one]) if one == at else "-1" for one in range(len(new)))
                 text = f"{grouped(name)}.unsqueeze({at}).expand({sizes})"
-                return f"Repeat {name} along the dimension that it lacks: {text}."
+                return f"If {name} goes with each of the {there[at]}, repeat it: {text}."
     return ""
 
 
@@ -113,9 +144,7 @@ SITUATIONS: dict[str, Situation] = {
     "concatenation": SituationRow(
         "{other} has {given} where {first} has {wanted}, in a dimension other than {dim}, along "
         "which they are concatenated.",
-        ("repeated", "{repeated}"),
-        "Make what produces {other} give {wanted} there (padding, stride, interpolate), or cut it.",
-        "Concatenate along the dimension in which they differ: dim=...",
+        "If {other} is to have {wanted} there, make what produces it give that, pad it or cut it.",
         about="tensors",
         facts=_concatenation,
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -17,18 +18,42 @@ def _dimension(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     operand, value = failure.argument(), failure.argument().value
     dim = int(found["dim"])
     wanted = dim + 1 if dim >= 0 else -dim
+    num = value.dim() if isinstance(value, Tensor) else int(found["high"]) + 1
+    called = getattr(getattr(_call(failure), "func", None), "attr", "")
+    squeezed = kept_dimension(failure, operand, wanted)
+    is_joined = called in ("cat", "concat", "concatenate") and num == 1
     return {
-        "num": value.dim() if isinstance(value, Tensor) else int(found["high"]) + 1,
-        "squeezed": kept_dimension(failure, operand, wanted),
+        "num": num,
+        "squeezed": squeezed,
+        "is_joined": is_joined,
+        "may_lack_batch": num + 1 == wanted and not is_joined and not squeezed,
     }
+
+
+def _call(failure: Failure) -> ast.AST | None:
+    """Return the expression of the operation, where the source tells."""
+    if not failure.operands:
+        return None
+    return failure.frames[failure.operands[0].depth].expression
 
 
 SITUATIONS: dict[str, Situation] = {
     "no such dimension": SituationRow(
         "Dimension {dim} was asked of {name}, which has {num} dimensions, counted from 0.",
         ("squeezed", "{squeezed}"),
-        "Give a dimension from {low} to {high}; -1 is the last.",
-        "Keep the dimension where it was lost: keepdim=True of a reduction, x[:1] for x[0].",
+        (
+            "is_joined",
+            "If the vectors are to stand side by side as columns: torch.stack([...], 1); if one "
+            "behind the other: torch.cat([...], 0).",
+        ),
+        (
+            "may_lack_batch",
+            "If {name} is one sample without its batch, give it a batch of one: "
+            "{name_it}.unsqueeze(0).",
+        ),
+        "If it lost a dimension before, keep it there: keepdim=True of a reduction, x[:1] for "
+        "x[0], no squeeze().",
+        "If it has all its dimensions, give one that is there: {low} to {high}; -1 is the last.",
         about="argument",
         facts=_dimension,
     ),

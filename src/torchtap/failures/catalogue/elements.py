@@ -24,14 +24,22 @@ def _indexed(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     frame = failure.user
     node = None if frame is None else frame.expression
     if frame is None or not isinstance(node, ast.Subscript):
-        return {"name": "the tensor", "shape": "", "count": "more", "squeezed": ""}
+        words: dict[str, Any] = dict.fromkeys(("shape", "squeezed", "single"), "")
+        return words | {"name": "the tensor", "count": "more"}
     value = frame.value_of(node.value)
     parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
     count = len([one for one in parts if not _is_new(one)])
     shape = f", {shape_text(value)}" if isinstance(value, Tensor) else ""
     name = written(node.value, frame.file)
     squeezed = kept_dimension(failure, Operand(name, value, frame.depth), count)
-    return {"name": name, "shape": shape, "count": count, "squeezed": squeezed}
+    words = {"name": name, "shape": shape, "count": count, "squeezed": squeezed, "single": ""}
+    is_one_less = isinstance(value, Tensor) and value.dim() + 1 == count and not squeezed
+    first = parts[0]
+    is_whole = isinstance(first, ast.Slice) and first.lower is first.upper is first.step is None
+    if is_one_less and is_whole and isinstance(node.slice, ast.Tuple):
+        rest = ", ".join(written(one, frame.file) for one in parts[1:])
+        words["single"] = f"{name}[{rest}]"
+    return words
 
 
 def _is_new(node: ast.expr) -> bool:
@@ -106,8 +114,14 @@ SITUATIONS: dict[str, Situation] = {
     "too many indices": SituationRow(
         "{name}{shape} has {dims} dimensions, and was given {count} indices.",
         ("squeezed", "{squeezed}"),
-        "Give at most {dims}, one for each dimension.",
-        "If a dimension was lost before, keep it there: keepdim=True, or x[:1] for x[0].",
+        (
+            "single",
+            "If {name} is one sample without its batch, give it a batch of one, {name_it}."
+            "unsqueeze(0), or leave its index out: {single}.",
+        ),
+        "If it lost a dimension before, keep it there: keepdim=True of a reduction, x[:1] for "
+        "x[0].",
+        "If it has all its dimensions, give at most {dims} indices, one for each.",
         facts=_indexed,
     ),
     "indices that differ": SituationRow(

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torch import Tensor
 
 from torchtap.failures.failure import Failure
+from torchtap.failures.operands import Operand
 from torchtap.failures.out_of_place import statement_of
 from torchtap.failures.parsed_source import grouped, written
+from torchtap.failures.rearrangements import aligned, samples_of_one_batch
 from torchtap.failures.situation_row import Situation, SituationRow
 from torchtap.failures.traceback_frame import MISSING
 
@@ -45,23 +47,38 @@ def _expand(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     return {
         "table": name,
         "is_free": not name and not part["part"],
+        "is_batch": not name and not part["part"] and dim == 0 and given > 1,
+        "batch": samples_of_one_batch((given, int(found["wanted"]))),
+        "places": next(_places(failure, operand), ""),
         "sentence": sentence,
         **part,
     }
+
+
+def _places(failure: Failure, operand: Operand) -> Iterator[str]:
+    """Yield where the dimensions of what is expanded may stand among those that are asked for."""
+    target, given = _sizes_of(failure)
+    if 0 < len(given) < len(target):
+        yield from aligned(failure.name_of(operand), given, "the result", target)
+
+
+def _sizes_of(failure: Failure) -> tuple[list[int], list[int]]:
+    """Return the sizes that were asked for, and those that are there, as the message says them."""
+    sizes = [
+        [int(one) for one in re.findall(r"-?\d+", part)]
+        for part in re.findall(r"(?:Target|Tensor) sizes: \[(.*?)\]", failure.text)
+    ]
+    return (sizes[0], sizes[1]) if len(sizes) == 2 else ([], [])
 
 
 def _written_part(failure: Failure) -> Mapping[str, Any]:
     """The part of a tensor that a statement writes into, and its shape and that of the value."""
     statement = None if failure.user is None else statement_of(failure.user)
     target = statement.targets[0] if isinstance(statement, ast.Assign) else None
-    sizes = [
-        [int(one) for one in re.findall(r"\d+", part)]
-        for part in re.findall(r"(?:Target|Tensor) sizes: \[(.*?)\]", failure.text)
-    ]
-    words = {"part": "", "there": [], "given_sizes": [], "cut": ""}
-    if not isinstance(target, ast.Subscript) or len(sizes) != 2:
+    there, given = _sizes_of(failure)
+    words = {"part": "", "there": [], "given_sizes": [], "cut": "", "fewer": ""}
+    if not isinstance(target, ast.Subscript) or not there:
         return words
-    there, given = sizes
     value = grouped(written(statement.value))  # type: ignore[union-attr]
     is_longer = len(there) == len(given) and all(a >= b for a, b in zip(given, there, strict=True))
     index = ", ".join(f":{b}" if a > b else ":" for a, b in zip(given, there, strict=False))
@@ -70,7 +87,13 @@ def _written_part(failure: Failure) -> Mapping[str, Any]:
         "there": there,
         "given_sizes": given,
         "cut": f"{value}[{index}]" if is_longer else "",
+        "fewer": f"{grouped(written(target))}[:{given[0]}]" if _is_fewer(there, given) else "",
     }
+
+
+def _is_fewer(there: list[int], given: list[int]) -> bool:
+    """Return whether a value has fewer rows than the part that it is written into."""
+    return len(there) == len(given) > 0 and given[0] < there[0] and given[1:] == there[1:]
 
 
 def _repeat(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
@@ -92,6 +115,10 @@ def _sizes(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
 SITUATIONS: dict[str, Situation] = {
     "expand": SituationRow(
         "{sentence}",
+        (
+            "fewer",
+            "If fewer come, as in a last batch, write into as many: {fewer} = ....",
+        ),
         ("cut", "If the first of them are meant, cut the rest off: {part} = {cut}."),
         ("part", "Give {part} a value of {there}, or of sizes of 1 that are repeated."),
         (
@@ -99,6 +126,8 @@ SITUATIONS: dict[str, Situation] = {
             "Give an input of at most {given} there, cut before: {given} are all that {table} has.",
         ),
         ("table", "Make {table} as long as the longest input."),
+        ("places", "{places}"),
+        ("is_batch", "{batch}"),
         ("is_free", "Give a size that is there, or -1 to keep it: {name_it}.expand(-1, ...)."),
         ("is_free", "Copy it several times: {name_it}.repeat(...), or repeat_interleave."),
         about="argument",

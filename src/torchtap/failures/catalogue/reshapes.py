@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
 
 from torchtap.failures.failure import Explanation, Failure
+from torchtap.failures.linear_inputs import other_pictures
 from torchtap.failures.operands import (
     shape_text,
 )
@@ -48,45 +50,85 @@ def _reshape(failure: Failure, found: re.Match[str]) -> Explanation:
     if attention is not None:
         return attention
     operand = failure.argument()
-    name, value = failure.name_of(operand), operand.value
-    given, it = shape_text(value), grouped(name)
-    ways = ["Let one dimension be computed: -1 in its place, and check that the others divide."]
+    name, given = failure.name_of(operand), shape_text(operand.value)
     sizes = [int(one) for one in re.findall(r"-?\d+", found["shape"])]
-    ones = len(sizes) - value.dim() if isinstance(value, Tensor) else 0
-    if isinstance(value, Tensor) and ones > 0 and sizes[:ones] == [1] * ones and -1 not in sizes:
-        added = ", ".join(["None"] * ones)
-        ways = [
-            f"If dimensions of one are to be put in front, keep its own sizes: {it}[{added}].",
-            f"Give sizes whose product is {found['numel']}; it is {math.prod(sizes)}.",
-        ]
-    elif -1 in sizes and not (isinstance(value, Tensor) and value.dim() > 1 and sizes[0] == -1):
-        known = math.prod(one for one in sizes if one != -1)
-        ways = [
-            f"Give sizes that {found['numel']} can be divided by: -1 stands for what is left, and "
-            f"{found['numel']} is no multiple of {known}."
-        ]
-    elif isinstance(value, Tensor) and value.dim() > 1 and -1 in sizes:
-        ways = [
-            f"Keep the batch and flatten the rest: {it}.flatten(1); then fit what follows to it."
-        ]
-    elif not _can_be_computed(sizes, int(found["numel"])):
-        ways = [f"Give sizes whose product is {found['numel']}; it is {math.prod(sizes)}."]
-    elif isinstance(value, Tensor) and sizes[:1] == list(value.shape[:1]):
-        ways.insert(0, f"Give sizes whose product is {found['numel']}; it is {math.prod(sizes)}.")
-    elif isinstance(value, Tensor) and value.dim() > 1:
-        ways.insert(0, f"Keep the batch: {it}.flatten(1), or {it}.view({it}.size(0), -1).")
     return Explanation(
         f"{name} ({f'{given}, ' if given else ''}{found['numel']} elements) cannot take the shape "
         f"{found['shape']}.",
-        tuple(ways),
+        tuple(_ways_to_reshape(name, operand.value, sizes, int(found["numel"]))),
         failure.details(operand),
     )
 
 
-def _can_be_computed(sizes: Sequence[int], numel: int) -> bool:
-    """Return whether -1 in the place of one of the sizes would give a shape that fits."""
-    others = [math.prod(sizes[:at]) * math.prod(sizes[at + 1 :]) for at in range(len(sizes))]
-    return any(one and numel % one == 0 for one in others)
+def _ways_to_reshape(name: str, value: object, sizes: list[int], numel: int) -> Iterator[str]:
+    """Yield the ways out of a shape with another number of elements."""
+    it = grouped(name)
+    shape = list(value.shape) if isinstance(value, Tensor) else []
+    known = math.prod(one for one in sizes if one != -1)
+    ones = len(sizes) - len(shape)
+    if len(shape) > 1 and len(sizes) == 2 and sizes[0] in (-1, shape[0]):
+        flat = math.prod(shape[1:])
+        yield (
+            f"If each of the {shape[0]} in dimension 0 is to give one row, flatten it: "
+            f"{it}.flatten(1); its rows have {flat} elements, which the layer behind it is to take "
+            f"in place of {sizes[1]}."
+        )
+        yield from other_pictures(shape, sizes[1])
+    for at, size in _one_other_size(shape, sizes, numel):
+        new = ", ".join("-1" if n == at else str(one) for n, one in enumerate(sizes))
+        yield (
+            f"If the other sizes are right, dimension {at} is {size} here and not {sizes[at]}: "
+            f"take it from the input, or let it be computed, {it}.view({new})."
+        )
+    if shape and ones > 0 and sizes[:ones] == [1] * ones and -1 not in sizes:
+        added = ", ".join(["None"] * ones)
+        yield f"If dimensions of one are to be put in front, keep its own sizes: {it}[{added}]."
+    pairs = zip(shape, sizes, strict=False)
+    same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+    if -1 in sizes:
+        yield (
+            f"Give sizes that {numel} can be divided by: -1 stands for what is left, and {numel} "
+            f"is no multiple of {known}."
+        )
+    elif 0 < same < len(shape):
+        rest, wanted = math.prod(shape[same:]), math.prod(sizes[same:])
+        yield (
+            f"Give sizes whose product is {numel}: behind the first {same} there are {rest}, and "
+            f"the sizes there make {wanted}."
+        )
+    else:
+        yield f"Give sizes whose product is {numel}; it is {known}."
+
+
+def _one_other_size(
+    shape: Sequence[int], sizes: Sequence[int], numel: int
+) -> list[tuple[int, int]]:
+    """Return the sizes that alone could be others, and what they are: dimension and size.
+
+    Left out is what would join a part of one dimension to a part of another: -1 in its place would
+    run, and mix them.
+    """
+    if -1 in sizes:
+        return []
+    fitting = []
+    for at in range(len(sizes)):
+        others = math.prod(sizes[:at]) * math.prod(sizes[at + 1 :])
+        if others and numel % others == 0:
+            new = [*sizes[:at], numel // others, *sizes[at + 1 :]]
+            is_there = at == 0 or not shape or new[at] in shape
+            if is_there and not (shape and _mixes(shape, new)):
+                fitting.append((at, numel // others))
+    return fitting[:2]
+
+
+def _mixes(shape: Sequence[int], new: Sequence[int]) -> bool:
+    """Return whether a reshape both splits and joins dimensions in one place."""
+    ends = [set(itertools.accumulate(one, lambda a, b: a * b)) for one in (shape, new)]
+    both = sorted(ends[0] & ends[1])
+    for low, high in itertools.pairwise([1, *both]):
+        if all(any(low < end < high for end in one) for one in ends):
+            return True
+    return False
 
 
 def _strides(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
