@@ -190,7 +190,8 @@ def test_pytest_explains_fixtures_and_tests_of_unittest(tmp_path: Path) -> None:
         "    def test_method(self):\n        net(torch.ones(5, 4))\n\n\n"
         "@pytest.fixture\ndef out():\n    return net(torch.ones(5, 4))\n\n\n"
         "def test_fixture(out):\n    pass\n\n\n"
-        "def test_expected():\n    with pytest.raises(RuntimeError):\n        net(torch.ones(5, 4))\n"
+        "def test_expected():\n"
+        "    with pytest.raises(RuntimeError):\n        net(torch.ones(5, 4))\n"
     )
     (tmp_path / "test_net.py").write_text(program)
     explained = _explained_by_pytest(tmp_path, "--torchtap-explain")

@@ -7,6 +7,7 @@ PyTorch until a test fails and the option is given.
 from __future__ import annotations
 
 import sys
+
 import pytest
 
 
