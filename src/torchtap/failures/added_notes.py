@@ -112,7 +112,7 @@ def note_of(failure: Failure, explanation: Explanation | None) -> str:
             "this error of PyTorch is not in the catalogue; below is where it was raised.", ()
         )
     lines = wrap(explanation.what, first=HEAD, rest="  ")
-    for label, text in _rows(failure, explanation):
+    for label, text in dict.fromkeys(_rows(failure, explanation)):
         lines += wrap(clean(text), first=f"  {label:<{_LABEL}}", rest=" " * (_LABEL + 2))
     if explanation.ways:
         lines.append("  ways out")
