@@ -133,3 +133,14 @@ def test_another_module_in_each_round_has_no_number_of_calls(tmp_path: Path) -> 
         "layer(x)", "self.layers[i](x)"
     )
     assert "3rd call" not in note_of(source + "Net()(torch.ones(3, 4))", tmp_path)
+
+
+@pytest.mark.slow
+def test_a_compiled_module_is_called_by_its_variable_and_its_innermost_line(tmp_path: Path) -> None:
+    source = NET.replace("self.net(x)", "self.run(x)") + (
+        "    def run(self, x):\n        return self.net(x)\n\n"
+        "model = torch.compile(Net(), backend='eager')\nmodel(torch.ones(5, 4))"
+    )
+    note = note_of(source, tmp_path)
+    assert "module model (Net)" in note
+    assert "line train.py:17, compiled" in note

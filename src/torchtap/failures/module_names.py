@@ -35,7 +35,7 @@ class NamedState(NamedTuple):
 
 
 class _Held(NamedTuple):
-    """What a frame holds, a module perhaps.
+    """Something that a frame holds, a module perhaps.
 
     Attributes:
         label: the variable that holds it, as it stands in front of paths; empty of ``self``.
@@ -98,8 +98,10 @@ class Names:
         """Return a module in a sentence: ``blocks.0.fc (Linear)``; empty of none."""
         if module is None:
             return ""
+        if module not in self:  # The compiler's module around another runs as itself.
+            module = unwrapped(module)
         kind = type(module).__name__
-        if id(module) not in self._paths:
+        if module not in self:
             return f"a {kind} that is no submodule of the model"
         path = self._paths[id(module)][0]
         if path:
