@@ -63,6 +63,10 @@ class Gradients:
         followed: object,
         pending: object,
         repair: object,
+        emit: object,
+        backwards: object,
+        numbers: dict[int, int],
+        borrows: bool,
         /,
     ) -> None: ...
     def deliver(self, state: object, step: int, call: int, gradient: Tensor | None, /) -> None: ...
