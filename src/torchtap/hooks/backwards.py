@@ -110,12 +110,10 @@ class Backwards:
 
     def _begin(self, task: int) -> int:
         running = self._thread.running
-        if running:
-            # A reentrant checkpoint calls torch.autograd.backward inside its own backward
-            # (CheckpointFunction in torch/utils/checkpoint.py), as a task of its own.
-            number = self.numbers[running[0]]
-        else:
-            number = 1 + max(self.numbers.values(), default=-1)
+        following = 1 + max(self.numbers.values(), default=-1)
+        # A reentrant checkpoint calls torch.autograd.backward inside its own backward
+        # (CheckpointFunction in torch/utils/checkpoint.py), as a task of its own.
+        number = self.numbers[running[0]] if running else following
         if len(self.numbers) >= _REMEMBERED:  # A program that never steps stays flat in memory.
             for old in list(self.numbers)[: _REMEMBERED // 2]:
                 del self.numbers[old]
