@@ -92,9 +92,12 @@ def new_gradients(gradients: Gradients, emit: Callable[[Record], None], *, borro
 
 
 def plainly(hook: PostForward, listener: Listener) -> PostForward | NativeHook:
-    """Return a hook that takes plain calls natively in front of another, or that one alone."""
+    """Return a hook that takes plain calls natively in front of another, or that one alone.
+
+    Calls with a frame are followed by Python, and their tap is told how to take a plain output.
+    """
     tap, gradients = hook.tap, listener.gradients.plain
-    if hook.has_frame or gradients is None:
+    if gradients is None:
         return hook
     states = [state for state in (tap.plain_output, tap.plain_gradient) if state is not None]
     # Any other meter is Python, and nothing would be won.
@@ -113,7 +116,12 @@ def plainly(hook: PostForward, listener: Listener) -> PostForward | NativeHook:
         tap.plain_gradient,
         gradients,
     )
-    return NativeHook(native.kernel().leave, leaving, hook)
+    if not hook.has_frame:
+        return NativeHook(native.kernel().leave, leaving, hook)
+    # What is kept of the model's own output may be memory of the caller, which Python looks at.
+    if all(one.meter is not no_meter for one in states):
+        tap.take_plain = leaving.take
+    return hook
 
 
 def counted_plainly(

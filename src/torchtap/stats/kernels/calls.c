@@ -890,8 +890,6 @@ static PyObject *leaving_new(PyTypeObject *type, PyObject *arguments, PyObject *
     PyObject_GC_Track((PyObject *)self);
     return (PyObject *)self;
 }
-static PyType_Slot leaving_slots[] = {{Py_tp_new, leaving_new}, LIFE_SLOTS(Leaving), {0, NULL}};
-
 /* As callbacks.is_of_plain_training, of a tensor with a graph. */
 static int is_of_plain_training(void) {
     int in_backward = is_in_backward();
@@ -1026,8 +1024,10 @@ static int is_inside_a_call(const Leaving *self) {
     return size < 0 ? -1 : size > 0;
 }
 
-/* Takes the output of a call: 1, or 0 where it is not plain and nothing was noted, or -1. */
-static int take_output(Leaving *self, PyObject *output, PyObject *node, PyObject *step) {
+/* Takes the output of a call, whose number is drawn where it has none: 1, or 0 where it is not plain
+   and nothing was noted, or -1. */
+static int take_output(Leaving *self, PyObject *output, PyObject *node, PyObject *step,
+                       PyObject *number) {
     State *state = (State *)self->output;
     PyObject *table = NULL, *call = NULL;
     int of_view = is_true(PyObject_CallMethodObjArgs(output, n__is_view, NULL)), plain = of_view == 1 ? is_inside_a_call(self) : 1;
@@ -1042,7 +1042,8 @@ static int take_output(Leaving *self, PyObject *output, PyObject *node, PyObject
         state->seen |= plain == 1;
     }
     if (plain == 1) {
-        call = PyLong_FromLongLong(next_number((Numbers *)self->calls));
+        call = number ? held(number)
+                      : PyLong_FromLongLong(next_number((Numbers *)self->calls));
         plain = call ? 1 : -1;
     }
     if (plain == 1 && keeps &&
@@ -1067,7 +1068,7 @@ static int has_trained(Leaving *self) {
     return self->has_trained;
 }
 
-static int leave_plain(Leaving *self, PyObject *output) {
+static int leave_plain(Leaving *self, PyObject *output, PyObject *number) {
     if (Py_TYPE(output) != tensor_type || PySet_Size(self->busy))
         return 0;
     if (self->output && ((State *)self->output)->copies != Py_False)
@@ -1077,11 +1078,30 @@ static int leave_plain(Leaving *self, PyObject *output) {
         return plain;
     PyObject *node = PyObject_GetAttr(output, n_grad_fn);
     PyObject *step = node ? PyObject_GetAttr(self->listener, n_step) : NULL;
-    plain = !step ? -1 : node == Py_None ? 0 : take_output(self, output, node, step);
+    plain = !step ? -1 : node == Py_None ? 0 : take_output(self, output, node, step, number);
     Py_XDECREF(node);
     Py_XDECREF(step);
     return plain;
 }
+
+/* take(output, number): whether the output of a call that Python has followed was plain, and taken. */
+static PyObject *leaving_take(PyObject *op, PyObject *const *arguments, Py_ssize_t given) {
+    if (given != 2) {
+        PyErr_SetString(PyExc_TypeError, "take takes an output and the number of its call");
+        return NULL;
+    }
+    int plain = leave_plain((Leaving *)op, arguments[0], arguments[1]);
+    return plain < 0 ? NULL : boolean(plain);
+}
+
+static PyMethodDef leaving_methods[] = {
+    {"take", (PyCFunction)(void (*)(void))leaving_take, METH_FASTCALL,
+     "take(output, number of the call) -> whether it was plain, and was taken"},
+    {NULL, NULL, 0, NULL},
+};
+static PyType_Slot leaving_slots[] = {
+    {Py_tp_new, leaving_new}, {Py_tp_methods, leaving_methods}, LIFE_SLOTS(Leaving), {0, NULL},
+};
 
 /* leave(leaving, hook, module, args, kwargs, output): the forward hook of a module. Where the call
    is not plain, `hook` does it. PyTorch may leave out `kwargs`, see hooks.module_hook.Keywords. */
@@ -1095,7 +1115,7 @@ static PyObject *leave(PyObject *module, PyObject *const *arguments, Py_ssize_t 
     int recording = is_true(PyObject_GetAttr(self->listener, n_recording));
     if (recording < 1)
         return recording ? NULL : none();
-    int plain = leave_plain(self, arguments[given - 1]);
+    int plain = leave_plain(self, arguments[given - 1], NULL);
     if (plain)
         return plain < 0 ? NULL : none();
     PyObject *passed = PyTuple_New(given - 2);
