@@ -88,7 +88,7 @@ class Tap:
         is_in_graph: whether it ran inside a compiled graph, in any step.
         order: sorts taps by their first call; -1 before it.
         reason: why no call can be recorded.
-        take_plain: takes an output natively, with the number of its call, and says whether it could;
+        take_plain: takes an output and the number of its call natively, and says whether it could;
             of calls that Python follows.
 
     Args:
