@@ -16,8 +16,8 @@ from torch import Tensor
 
 from torchtap.core.user_functions import code_of
 from torchtap.failures.assignments import assignments_of
-from torchtap.failures.failure import Failure
-from torchtap.failures.graph_reading import Node, nodes_of, saved_by
+from torchtap.failures.failure import Details, Failure
+from torchtap.failures.graph_reading import FREED, Node, nodes_of, place_of_node, saved_by
 from torchtap.failures.parsed_source import function_tree, written
 from torchtap.failures.traceback_frame import TracebackFrame, line_of
 
@@ -282,6 +282,50 @@ def _states_first(frame: TracebackFrame, found: list[Carrier]) -> list[Carrier]:
     return [one for one in named if one.since == STATE] or named
 
 
+def detached(carrier: Carrier) -> str:
+    """Return the statement that takes the graph off what carries it."""
+    name = carrier.name
+    if not carrier.is_several:
+        return f"{name} = {name}.detach()"
+    items = f"one.detach() for one in {name}"
+    return f"{name} = [{items}]" if carrier.since == LIST else f"{name} = tuple({items})"
+
+
 def saves_values(nodes: set[Node]) -> bool:
     """Return whether one of some nodes saves a value, which a backward would free."""
     return any(True for node in nodes for _ in saved_by(node))
+
+
+def freed_in(failure: Failure, nodes: list[Node], *, is_certain: bool) -> tuple[Details, str]:
+    """A node that an earlier backward has freed, and the module of the first such node.
+
+    The oldest one is taken where that is not certain: what is younger may have been freed by the
+    backward that failed, which runs the youngest first.
+    """
+    freed = [node for node in nodes if any(one.state == FREED for one in saved_by(node))]
+    if not is_certain:
+        freed.sort(key=lambda node: int(node._sequence_nr()))
+    places = [place_of_node(node, failure.names) for node in freed[:200]]
+    module = next((one for _, one in places if one is not None), None)
+    return tuple(("freed", text) for text, _ in places[:1]), failure.names.module(module)
+
+
+def begun_at(failure: Failure, frame: TracebackFrame, root: Tensor) -> tuple[str, int]:
+    """The variable that a backward begins at, and the line that made it; 0 where several may."""
+    names = [key for key, value in frame.own_names.items() if value is root]
+    node = frame.expression
+    if not names and isinstance(node, ast.Call):
+        # Of y[0, i] the graph is that of y.
+        is_grad = written(node.func).endswith("autograd.grad")
+        inner = node.args[0] if is_grad and node.args else getattr(node.func, "value", node)
+        held = {key: frame.names.get(key) for key in names_in(inner)}
+        names = [key for key, one in held.items() if isinstance(one, Tensor) and one.grad_fn]
+        names = names if len(names) == 1 else []
+    made = [one.line for key in names[:1] for one in assignments_of(frame, key)]
+    return (names or [failure.called(root, "the loss")])[0], made[0] if len(made) == 1 else 0
+
+
+def is_of_outside(frame: TracebackFrame, name: str) -> bool:
+    """Return whether a function reads a variable that was assigned outside of it."""
+    is_free = name in frame.code.co_freevars or name in frame.code.co_names
+    return is_free and frame.code.co_name != "<module>" and name in frame.names

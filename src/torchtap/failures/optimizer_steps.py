@@ -47,7 +47,9 @@ def steps_between(frame: TracebackFrame, after: tuple[int, int]) -> list[Step]:
         last = (frame.line, here.col_offset if isinstance(here, ast.expr) else 0)
         return [one for one in steps if after < one.at < last]
     loop = frame.loop
-    return [] if loop is None else [one for one in steps if is_inside(one.at[0], loop)]
+    if loop is None:  # A function may be called again as a whole.
+        return [] if frame.code.co_name == "<module>" else steps
+    return [one for one in steps if is_inside(one.at[0], loop)]
 
 
 def _step(node: ast.Call, frame: TracebackFrame, optimizer: Optimizer) -> Step:

@@ -49,7 +49,7 @@ PROGRAMS = [
         net(torch.randn(2, 4)).sum().backward()  # raises
         """,
         "",
-        "Set requires_grad_(True) on the parameters",
+        "If parameters are to be trained: set requires_grad_(True) on them",
         (("net.requires_grad_(False)", "net[0].weight.requires_grad_(True)"),),
         ("no parameter of net (Sequential) requires grad",),
     ),
@@ -325,7 +325,7 @@ PROGRAMS = [
         grad.sum().backward()  # raises
         """,
         "",
-        "Set requires_grad_(True) on the parameters",
+        "set requires_grad_(True) on them",
         (("requires_grad_(False)", "requires_grad_(True)"),),
     ),
     Program(
@@ -424,7 +424,7 @@ PROGRAMS = [
         norm = torch.stack([p.grad for p in net.parameters()][1::2])  # raises
         """,
         "spare (Linear)",
-        "Leave out what has none",
+        "leave out what has none",
         (
             (
                 "for p in net.parameters()][1::2]",

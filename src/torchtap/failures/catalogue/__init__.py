@@ -35,6 +35,7 @@ from torchtap.failures.catalogue import (
     numbers,
     objects,
     optimizers,
+    overwritten,
     products,
     ranks,
     refused,
@@ -57,7 +58,7 @@ TOPICS: dict[str, dict[str, Situation]] = {
         arguments, attention, backward, batches, compilers, creation, dtypes_and_devices, functions,
         hooks, in_place, indices, inference, layers, leaves, loaders, loading, loss_arguments,
         losses, members, modules, none_gradients, normalization, not_tensors, numbers, objects,
-        optimizers, products, ranks, refused, resampling, second_backwards, sequences,
+        optimizers, overwritten, products, ranks, refused, resampling, second_backwards, sequences,
         several_views, shapes, systems, tensor_arguments, trainings, transforms, values_given,
     )
 }  # fmt: skip

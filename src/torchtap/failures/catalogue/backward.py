@@ -11,9 +11,7 @@ from torch import Tensor
 
 from torchtap.failures.failure import Details, Failure
 from torchtap.failures.graph_cuts import cuts_in, without_grad
-from torchtap.failures.graph_reading import (
-    place_of_node,
-)
+from torchtap.failures.graph_reading import leaves_of, nodes_of, place_of_node
 from torchtap.failures.operands import Operand, shape_text
 from torchtap.failures.parsed_source import grouped, written
 from torchtap.failures.situation_row import Situation, SituationRow, first_of
@@ -59,6 +57,9 @@ def _no_graph(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     is_inference = tensor is not None and tensor.is_inference()
     is_fractional = tensor is None or tensor.is_floating_point() or tensor.is_complex()
     is_gradient = "autograd.grad(" in facts["made"]
+    if tensor is not None and not facts["made"]:
+        inner = _gradient_in(failure)
+        is_gradient, facts = bool(inner), {**facts, **inner}
     return {
         **facts,
         "is_whole": not is_fractional and not is_inference,
@@ -67,6 +68,19 @@ def _no_graph(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         "is_inference": is_inference,
         "frozen": without_grad(failure),
     }
+
+
+def _gradient_in(failure: Failure) -> Mapping[str, Any]:
+    """Words of the gradient that an expression which is differentiated is computed from."""
+    frame = failure.user
+    node = None if frame is None else frame.expression
+    for one in ast.walk(node) if frame is not None and node is not None else ():
+        value = frame.value_of(one) if isinstance(one, ast.Name) else None  # type: ignore[union-attr]
+        if isinstance(value, Tensor) and isinstance(one, ast.Name) and not value.requires_grad:
+            facts = _root(failure, value, one.id)
+            if "autograd.grad(" in facts["made"]:
+                return facts
+    return {}
 
 
 def _modes(failure: Failure, found: re.Match[str]) -> Details:
@@ -108,8 +122,10 @@ def _input_without_grad(failure: Failure, found: re.Match[str]) -> Mapping[str, 
             state, it = failure.names.state(one), grouped(name)
             if state is not None:
                 it = f"{failure.names.variable(state.module)}.{name.rpartition('.')[2]}"
-            return {"name": name, "x": it, "details": details}
-    return {"name": "one of the inputs", "x": "x", "details": details}
+            is_whole = not one.is_floating_point() and not one.is_complex()
+            known = {"is_whole": is_whole, "is_fractional": not is_whole}
+            return {"name": name, "x": it, "details": details, **known}
+    return {"name": "one of the inputs", "x": "x", "details": details, "is_fractional": True}
 
 
 def _input_not_used(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
@@ -117,7 +133,46 @@ def _input_not_used(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]
     name, tensor = [*_inputs(failure)[at : at + 1], ("an input", None)][0]
     node = None if tensor is None else tensor.grad_fn
     is_copy = node is not None and node.name() == "CloneBackward0"
-    return {"name": name, "is_copy": is_copy, "where": failure.names.holder(tensor)}
+    is_state = failure.names.state(tensor) is not None
+    reached = _reached(failure)
+    source = _taken_from(reached, tensor)
+    held = [] if is_state else [key for key, one in reached if one.is_leaf]
+    return {
+        "name": name,
+        "is_copy": is_copy,
+        "is_state": is_state,
+        "source": "" if is_copy else source,
+        "others": "" if source or is_copy else ", ".join(held[:3]),
+        "is_other": not is_state,
+        "where": failure.names.holder(tensor),
+        "details": tuple(
+            ("leads there", f"{key}, {shape_text(one)}") for key, one in reached[:3] if not is_state
+        ),
+    }
+
+
+def _reached(failure: Failure) -> list[tuple[str, Tensor]]:
+    """The variables of the program that lead to what is differentiated."""
+    roots = failure.differentiated
+    nodes, leaves = set(nodes_of(roots)), set(map(id, leaves_of(roots)))
+    frames = [one for one in failure.frames if one.is_user]
+    named = {
+        key: value
+        for frame in frames
+        for key, value in frame.own_names.items()
+        if isinstance(value, Tensor) and not any(value is root for root in roots)
+        if value.grad_fn in nodes or id(value) in leaves
+    }
+    return list(named.items())
+
+
+def _taken_from(reached: list[tuple[str, Tensor]], tensor: Tensor | None) -> str:
+    """The variable that leads to the output and that an input was taken from; empty if none."""
+    if tensor is None or tensor.grad_fn is None:
+        return ""
+    nodes, leaves = set(nodes_of([tensor])), set(map(id, leaves_of([tensor])))
+    found = [key for key, one in reached if one.grad_fn in nodes or id(one) in leaves]
+    return next(iter(found), "")
 
 
 # ---------------------------------------------------------------------- where a backward begins
@@ -126,7 +181,17 @@ def _input_not_used(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]
 def _no_scalar(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     root = next((one for one in failure.differentiated if one.numel() != 1), None)
     is_grad = any(one.is_torch and one.code.co_name == "grad" for one in failure.frames)
-    return {**_root(failure, root, _called_on(failure)), "is_grad": is_grad}
+    size = () if root is None else tuple(root.shape)
+    given = [one for _, one in _inputs(failure)]
+    # A column for each input column, or one number for each row, is a derivative by row.
+    is_of_rows = len(size) != 2 or size[1] == 1 or any(one.shape == root.shape for one in given)  # type: ignore[union-attr]
+    return {
+        **_root(failure, root, _called_on(failure)),
+        "is_grad": is_grad,
+        "columns": "" if is_of_rows else size[1],
+        "is_of_rows": is_of_rows,
+        "element": ", ".join(["0"] * (len(size) - 1) + ["k"]),
+    }
 
 
 def _gradient_shape(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
@@ -150,8 +215,8 @@ SITUATIONS: dict[str, Situation] = {
         SituationRow(
             "{name} is a gradient that depends on nothing that requires grad: what was "
             "differentiated is linear in it.",
-            "Set requires_grad_(True) on the parameters that the gradient depends on.",
-            "Leave the second backward out: this derivative is zero.",
+            "If it should depend on parameters: set requires_grad_(True) on them before.",
+            "If not, leave the second backward out: this derivative is zero.",
             when="is_linear",
         ),
         SituationRow(
@@ -169,9 +234,9 @@ SITUATIONS: dict[str, Situation] = {
         ),
         SituationRow(
             "{name} has no graph: no parameter of {frozen} requires grad.",
-            "Set requires_grad_(True) on the parameters that are to be trained.",
-            "Where gradients of the input are wanted, set requires_grad_(True) on the input before "
-            "the forward.",
+            "If parameters are to be trained: set requires_grad_(True) on them before the forward.",
+            "If the gradient of an input is wanted (a saliency map, an attack, forces): set "
+            "requires_grad_(True) on the input before the forward.",
             when="frozen",
         ),
         SituationRow(
@@ -187,31 +252,72 @@ SITUATIONS: dict[str, Situation] = {
     ),
     "input without grad": SituationRow(
         "A gradient with respect to {name} was asked for, which does not require grad.",
-        "Call {x}.requires_grad_() before the forward that computes the output.",
-        "Leave {name} out of the inputs.",
+        (
+            "is_whole",
+            "It holds whole numbers, which have no gradient: ask for that of what is computed from "
+            "it, such as the output of the embedding.",
+        ),
+        ("is_fractional", "Call {x}.requires_grad_() before the forward that computes the output."),
+        "Leave {name} out of the inputs, if its gradient is not needed.",
         facts=_input_without_grad,
     ),
     "input not used": SituationRow(
         "A gradient with respect to {name} was asked for, and no path leads from the output to it.",
         ("is_copy", "Give the tensor that it was copied from: without .clone()."),
-        "Give allow_unused=True to torch.autograd.grad: its gradient is then None (or zeros with "
-        "materialize_grads=True).",
-        "Compute the output from the very tensor {name}, and not from a copy or a detached one.",
+        (
+            "source",
+            "{name} was taken from {source}, which leads to the output itself: ask for the "
+            "gradient of {source} and take that part of it, or take {name} first and compute the "
+            "output from it.",
+        ),
+        (
+            "others",
+            "{others} leads to the output: if it holds the values of {name}, ask for its gradient, "
+            "or make it from {name} without .detach(), .data and torch.tensor(...).",
+        ),
+        (
+            "is_state",
+            "If the output need not depend on {name} here: allow_unused=True, and leave out "
+            "gradients that are None.",
+        ),
+        ("is_state", "If it should be trained: use it in the forward on the way to the output."),
+        ("is_other", "Compute the output from the very tensor {name}."),
+        (
+            "is_other",
+            "If the output need not depend on it: allow_unused=True; its gradient is then None (or "
+            "zeros with materialize_grads=True).",
+        ),
         facts=_input_not_used,
     ),
     "no scalar": first_of(
         SituationRow(
             "torch.autograd.grad was asked for gradients of {name}, which is {shape} and not one "
             "number.",
-            "Give grad_outputs=torch.ones_like({name}): the derivative of each element, where each "
-            "depends on its own part of the input alone.",
-            "Differentiate one number: {name_it}.sum(), or {name_it}.mean() where a mean is meant.",
+            (
+                "columns",
+                "Differentiate one column at a time: {name_it}[:, k].sum(), for k in "
+                "range({columns}), with retain_graph=True.",
+            ),
+            (
+                "is_of_rows",
+                "Give grad_outputs=torch.ones_like({name}): the derivative of each element, where "
+                "each depends on its own part of the input alone.",
+            ),
+            "If one number is meant: {name_it}.sum(), or {name_it}.mean() of a mean.",
+            (
+                "columns",
+                "If the sum over all elements is meant: grad_outputs=torch.ones_like({name}).",
+            ),
             when="is_grad",
         ),
         SituationRow(
             "backward was called on {name}, which is {shape} and not one number.",
-            "Reduce it to one number: {name_it}.mean().backward(), or .sum().",
-            "Give the gradient to begin with: {name_it}.backward(torch.ones_like({name})).",
+            "If it holds the losses of several samples: reduce it, {name_it}.mean().backward(), or "
+            ".sum().",
+            "If the gradient of one element is meant, such as the score of a class: "
+            "{name_it}[{element}].backward().",
+            "If the gradient to begin with is known: {name_it}.backward(gradient), of the same "
+            "shape.",
         ),
         facts=_no_scalar,
     ),

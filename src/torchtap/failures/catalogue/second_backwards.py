@@ -10,7 +10,6 @@ from typing import Any
 from torch import Tensor
 
 from torchtap.core.source_files import shown_file
-from torchtap.failures.assignments import assignments_of
 from torchtap.failures.earlier_backwards import (
     ABOVE,
     BEFORE,
@@ -20,25 +19,24 @@ from torchtap.failures.earlier_backwards import (
     STATE,
     Carrier,
     Earlier,
+    begun_at,
     caller_of,
     carriers,
     depends_on,
+    detached,
     earlier_calls,
+    freed_in,
+    is_of_outside,
     keeps,
-    names_in,
     saves_values,
 )
-from torchtap.failures.failure import Details, Failure
+from torchtap.failures.failure import Failure
 from torchtap.failures.graph_reading import (
-    FREED,
     Node,
     leaves_of,
     nodes_of,
-    place_of_node,
-    saved_by,
 )
 from torchtap.failures.optimizer_steps import Step, steps_between
-from torchtap.failures.parsed_source import written
 from torchtap.failures.situation_row import Situation, SituationRow, first_of
 from torchtap.failures.traceback_frame import TracebackFrame, is_inside
 
@@ -60,7 +58,7 @@ def _twice(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     root = failure.differentiated[0]
     facts = {"name": failure.called(root, "the loss"), "is_freed": True}
     if frame is None:
-        details, where = _freed_in(failure, failure.nodes, is_certain=False)
+        details, where = freed_in(failure, failure.nodes, is_certain=False)
         return {**facts, "details": details, "where": where}
     return {**facts, **(_same(failure, frame, root) or _shared(failure, frame, root))}
 
@@ -70,11 +68,11 @@ def _twice(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
 
 def _same(failure: Failure, frame: TracebackFrame, root: Tensor) -> Mapping[str, Any]:
     """Words of a tensor that was differentiated before, or that is of no round of the loop."""
-    name, made = _begun_at(failure, frame, root)
+    name, made = begun_at(failure, frame, root)
     loop = frame.loop
     calls = [one for one in earlier_calls(frame) if not keeps(one.call)]
     again = next((one for one in calls if one.tensor is root and made <= one.line), None)
-    details, where = _freed_in(failure, failure.nodes, is_certain=True)
+    details, where = freed_in(failure, failure.nodes, is_certain=True)
     words: dict[str, Any] = {"name": name, "where": where}
     if again is not None:
         between = _stepped(frame, again.at, leaves_of([root]))
@@ -94,30 +92,9 @@ def _same(failure: Failure, frame: TracebackFrame, root: Tensor) -> Mapping[str,
             "is_anew": not is_kept,
             "details": rows,
         }
-    if not made and _is_of_outside(frame, name):
+    if not made and is_of_outside(frame, name):
         return {**words, "is_of_outside": True, "function": frame.code.co_name, "details": details}
     return {}
-
-
-def _begun_at(failure: Failure, frame: TracebackFrame, root: Tensor) -> tuple[str, int]:
-    """The variable that a backward begins at, and the line that made it; 0 where several may."""
-    names = [key for key, value in frame.own_names.items() if value is root]
-    node = frame.expression
-    if not names and isinstance(node, ast.Call):
-        # Of y[0, i] the graph is that of y.
-        is_grad = written(node.func).endswith("autograd.grad")
-        inner = node.args[0] if is_grad and node.args else getattr(node.func, "value", node)
-        held = {key: frame.names.get(key) for key in names_in(inner)}
-        names = [key for key, one in held.items() if isinstance(one, Tensor) and one.grad_fn]
-        names = names if len(names) == 1 else []
-    made = [one.line for key in names[:1] for one in assignments_of(frame, key)]
-    return (names or [failure.called(root, "the loss")])[0], made[0] if len(made) == 1 else 0
-
-
-def _is_of_outside(frame: TracebackFrame, name: str) -> bool:
-    """Return whether a function reads a variable that was assigned outside of it."""
-    is_free = name in frame.code.co_freevars or name in frame.code.co_names
-    return is_free and frame.code.co_name != "<module>" and name in frame.names
 
 
 # ---------------------------------------------------------------------- a part of two graphs
@@ -134,7 +111,7 @@ def _shared(failure: Failure, frame: TracebackFrame, root: Tensor) -> Mapping[st
         before = set(nodes_of([earlier.tensor]))
         nodes = [one for one in nodes if one in before]
     is_old = bool(shared) and all(one.since != STATE for one in shared)
-    freed, where = _freed_in(failure, nodes, is_certain=is_old)
+    freed, where = freed_in(failure, nodes, is_certain=is_old)
     details = (
         *((("earlier", earlier.text),) if earlier is not None else ()),
         *(("shared", _described(failure, one)) for one in shared),
@@ -172,8 +149,8 @@ def _of_shared(calls: Sequence[Earlier], nodes: Iterable[Node], root: Tensor) ->
     """The last earlier backward that went through some of these nodes and saved values there."""
     shared = set(nodes)
     for call in calls:
-        is_other = call.tensor is not None and call.tensor is not root
-        if is_other and saves_values(shared.intersection(nodes_of([call.tensor]))):
+        begun = [] if call.tensor is None or call.tensor is root else [call.tensor]
+        if saves_values(shared.intersection(nodes_of(begun))):
             return call
     return None
 
@@ -189,16 +166,11 @@ def _of_gradient(frame: TracebackFrame, earlier: Earlier | None) -> Mapping[str,
 
 def _names_of(shared: Sequence[Carrier]) -> dict[str, Any]:
     first = shared[0]
-    detached = f"{first.name} = {first.name}.detach()"
-    if first.is_several:
-        kind = "tuple" if first.since != LIST else "list"
-        items = f"one.detach() for one in {first.name}"
-        detached = f"{first.name} = {f'[{items}]' if kind == 'list' else f'tuple({items})'}"
     return {
         "short": first.name,
         "all": " and ".join(one.name for one in shared),
         "carry": "carry" if len(shared) > 1 else "carries",
-        "detached": detached,
+        "detached": detached(first),
     }
 
 
@@ -244,20 +216,6 @@ def _holders(failure: Failure, leaves: Sequence[Tensor]) -> str:
 def _described(failure: Failure, carrier: Carrier) -> str:
     holders = _holders(failure, leaves_of(carrier.tensors))
     return f"{carrier.name}, {_SINCE[carrier.since]}; computed with {holders}"
-
-
-def _freed_in(failure: Failure, nodes: list[Node], *, is_certain: bool) -> tuple[Details, str]:
-    """A node that an earlier backward has freed, and the module of the first such node.
-
-    The oldest one is taken where that is not certain: what is younger may have been freed by the
-    backward that failed, which runs the youngest first.
-    """
-    freed = [node for node in nodes if any(one.state == FREED for one in saved_by(node))]
-    if not is_certain:
-        freed.sort(key=lambda node: int(node._sequence_nr()))
-    places = [place_of_node(node, failure.names) for node in freed[:200]]
-    module = next((one for _, one in places if one is not None), None)
-    return tuple(("freed", text) for text, _ in places[:1]), failure.names.module(module)
 
 
 _CARRIED = (
