@@ -1,4 +1,4 @@
-"""Which backward went through a graph before, and what both of them go through.
+"""Find the backward that went through a graph before, and the part that both go through.
 
 Freed values cannot tell: the backward that failed has freed what it had passed. So the source says
 which calls came before, and the graphs of the tensors that the frame still holds what they share.
@@ -63,7 +63,7 @@ class _Held(NamedTuple):
     value: Any
     tensors: tuple[Tensor, ...]
     kept: str = ""
-    """Of an attribute, whether it is a ``state`` or ``kept``; empty of a variable."""
+    """Says of an attribute whether it is a ``state`` or ``kept``; empty of a variable."""
 
 
 def caller_of(failure: Failure) -> TracebackFrame | None:
@@ -212,7 +212,7 @@ def _is_of(tensor: Tensor, inside: set[Node], *, is_state: bool) -> bool:
 
 
 def _kept_in(function: ast.AST | None, name: str, line: int) -> str:
-    """Whether a function reads an attribute of ``self`` that an earlier call of it has set."""
+    """Say whether a function reads an attribute of ``self`` that an earlier call of it has set."""
     found = [
         one
         for one in ast.walk(function or ast.Module([], []))
@@ -227,7 +227,7 @@ def _kept_in(function: ast.AST | None, name: str, line: int) -> str:
 
 
 def _since(frame: TracebackFrame, held: _Held, calls: Sequence[Earlier], older: set[Node]) -> str:
-    """Where a tensor was computed that an earlier backward went through; empty if not before it."""
+    """Say where a tensor was computed that an earlier backward went through; empty if it was not."""
     if held.kept:
         return held.kept
     loop, name = frame.loop, held.name

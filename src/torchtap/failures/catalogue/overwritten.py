@@ -222,7 +222,7 @@ def _of_weight(
 
 
 def _carried(failure: Failure, steps: list[Step]) -> Carrier | None:
-    """What a loss is computed from since an earlier round, whose step changed the parameter."""
+    """Return the value of an earlier round, whose step changed the parameter, in a loss."""
     frame = caller_of(failure)
     loop = None if frame is None else frame.loop
     if frame is None or loop is None or any(one.at[0] < frame.line for one in steps):

@@ -184,13 +184,13 @@ def _sum_of(failure: Failure, frame: TracebackFrame, earlier: Earlier | None, ro
 
 
 def _stepped(frame: TracebackFrame, after: tuple[int, int], leaves: Sequence[Tensor]) -> list[Step]:
-    """Those of these steps that change one of some leaves."""
+    """Return the steps that change one of some leaves."""
     held = set(map(id, leaves))
     return [one for one in steps_between(frame, after) if not held.isdisjoint(one.trained)]
 
 
 def _lost(failure: Failure, root: Tensor, shared: Sequence[Carrier], steps: Sequence[Step]) -> str:
-    """What an optimizer trains and a loss reaches by no other way than what is shared."""
+    """Name the modules that an optimizer trains and a loss reaches through the shared part alone."""
     trained = {one for step in steps for one in step.trained}
     parts = [tensor for one in shared for tensor in one.tensors]
     around = {id(one) for one in leaves_of([root], *(one.grad_fn for one in parts))}
