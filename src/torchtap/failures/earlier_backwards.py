@@ -227,7 +227,7 @@ def _kept_in(function: ast.AST | None, name: str, line: int) -> str:
 
 
 def _since(frame: TracebackFrame, held: _Held, calls: Sequence[Earlier], older: set[Node]) -> str:
-    """Say where a tensor was computed that an earlier backward went through; empty if it was not."""
+    """Say where a tensor was computed that an earlier backward went through; empty if not so."""
     if held.kept:
         return held.kept
     loop, name = frame.loop, held.name

@@ -190,7 +190,7 @@ def _stepped(frame: TracebackFrame, after: tuple[int, int], leaves: Sequence[Ten
 
 
 def _lost(failure: Failure, root: Tensor, shared: Sequence[Carrier], steps: Sequence[Step]) -> str:
-    """Name the modules that an optimizer trains and a loss reaches through the shared part alone."""
+    """Name the modules that an optimizer trains and a loss reaches through shared parts alone."""
     trained = {one for step in steps for one in step.trained}
     parts = [tensor for one in shared for tensor in one.tensors]
     around = {id(one) for one in leaves_of([root], *(one.grad_fn for one in parts))}
