@@ -122,7 +122,7 @@ def test_targets_are_found_in_a_column_and_in_the_places_of_a_sequence() -> None
 
 @pytest.mark.parametrize("name", [*LOSSES, "one class", "one number"])
 def test_a_look_at_once_finds_the_same(name: str) -> None:
-    """As the parts above, which are compared with numpy and with the targets themselves."""
+    """The parts above are compared with numpy, and with the targets themselves."""
     shape, loss, _, is_squared = LOSSES.get(name, LOSSES["squares"])
     if name == "one class":
         shape, loss = (8, 4), lambda y: F.cross_entropy(y, torch.full((8,), 2))

@@ -15,7 +15,7 @@ _EXACT = 1e-4
 
 
 class Judged(NamedTuple):
-    """What a gradient tells of outputs.
+    """How far outputs agree with targets, and the targets that inputs may hold.
 
     Attributes:
         agreement: see :func:`agreement`.
