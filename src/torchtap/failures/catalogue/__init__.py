@@ -44,11 +44,13 @@ from torchtap.failures.catalogue import (
     numbers,
     objects,
     optimizers,
+    overwritten,
     products,
     ranks,
     refused,
     resampling,
     reshapes,
+    second_backwards,
     sequences,
     several_views,
     spectra,
@@ -66,8 +68,9 @@ TOPICS: dict[str, dict[str, Situation]] = {
         conversions, creation, dimensions, draws, dtypes_and_devices, elements, equations,
         expansions, functions, hooks, in_place, indices, inference, layers, layouts, leaves,
         loaders, loading, loss_arguments, losses, members, modules, none_gradients, normalization,
-        not_tensors, numbers, objects, optimizers, products, ranks, refused, resampling, reshapes,
-        sequences, several_views, spectra, systems, trainings, transforms, values_given,
+        not_tensors, numbers, objects, optimizers, overwritten, products, ranks, refused,
+        resampling, reshapes, second_backwards, sequences, several_views, spectra, systems,
+        trainings, transforms, values_given,
     )
 }  # fmt: skip
 """Topic, the name of its file -> its situations."""
