@@ -29,6 +29,7 @@ from torchtap.core.source_files import (
 )
 from torchtap.failures.parsed_source import expression_at, function_tree, lambda_at, written
 
+LOOPS = (ast.For, ast.While, ast.AsyncFor)
 _STATE = ("_parameters", "_buffers", "_modules")
 _DISPATCH = "handle_torch_function"
 _HISTORY = re.compile(r"_+|_i+|_i?\d+|_[iod]h")
@@ -144,6 +145,13 @@ class TracebackFrame:
             return lambda_at(self.code, self._instruction, self.line)
         return function_tree(self.code, self.line)
 
+    @property
+    def loop(self) -> ast.For | ast.While | ast.AsyncFor | None:
+        """Return the innermost loop around the line; ``None`` if it stands in none."""
+        nodes = ast.walk(self.function) if self.function is not None else ()
+        loops = [one for one in nodes if isinstance(one, LOOPS) and is_inside(self.line, one)]
+        return loops[-1] if loops else None
+
     def calls_of(self, *methods: str) -> Iterator[ast.Call]:
         """Yield the calls of methods of some names that stand in the running function."""
         for node in ast.walk(self.function) if self.function is not None else ():
@@ -175,6 +183,11 @@ class TracebackFrame:
             case ast.List() | ast.Tuple():
                 return [self.value_of(element) for element in node.elts]
         return MISSING
+
+
+def is_inside(line: int, statement: ast.stmt) -> bool:
+    """Return whether a line stands in a statement."""
+    return statement.lineno <= line <= (statement.end_lineno or 0)
 
 
 def line_of(node: ast.AST, file: str) -> str:
