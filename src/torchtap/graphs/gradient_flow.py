@@ -189,10 +189,9 @@ class GradientFlow:
         if tensor.grad_fn is not None:
             return
         operation = self._cut_off.get(tensor) or self._alias(tensor, path, line)
-        is_cut = operation is not None and not (
-            tensor.requires_grad and operation.reason == UNMARKED
-        )
-        if is_cut and operation not in self._noted:
+        if operation is None or (tensor.requires_grad and operation.reason == UNMARKED):
+            return
+        if operation not in self._noted:
             self._noted.add(operation)
             self.operations.append(operation)
 
