@@ -25,7 +25,7 @@ from torchtap.graphs.autograd import MOST_NODES
 
 
 class Doubt(IntEnum):
-    """Whether a way gives a parameter a gradient: the less, the surer."""
+    """Doubts whether a way gives a parameter a gradient, the least first."""
 
     NONE = 0
     HOOK = 1
