@@ -154,7 +154,7 @@ def test_a_note_says_what_is_true_of_the_operand(
         ),
         (
             "y = torch.ones(3, 4)\nout = nn.Sequential(nn.Flatten(), nn.Linear(12, 2))(y)",
-            "If [3, 4] is one sample, and no batch of 3, add the batch: x.unsqueeze(0) before 0 (Flatten)",
+            "If [3, 4] is one sample, and no batch of 3, add the batch: x.unsqueeze(0)",
             "(y)",
             "(y.unsqueeze(0))",
         ),
