@@ -149,10 +149,10 @@ def _maker(failure: Failure, operand: Operand) -> str:
 
 def _directions(failure: Failure, operand: Operand, given: int) -> str:
     """Return the recurrence of which both directions stand beside each other; empty if none."""
-    for one in failure.names.modules():
-        module = one[1]
-        is_of_both = isinstance(module, nn.RNNBase) and module.bidirectional
-        if is_of_both and 2 * module.hidden_size == given:
+    for _, module in failure.names.modules():
+        sizes = vars(module)
+        is_of_both = isinstance(module, nn.RNNBase) and sizes["bidirectional"]
+        if is_of_both and 2 * sizes["hidden_size"] == given:
             name = failure.names.module(module)
             return name if name in failure.origin(operand).text else ""
     return ""

@@ -73,7 +73,9 @@ def reshaped_from(failure: Failure, operand: Operand) -> list[int] | None:
         return None
     name, origin = failure.name_of(operand), failure.origin(operand)
     match _parsed(name):
-        case ast.Call(func=ast.Attribute(value=base, attr=attr)) if attr in _RESHAPES and user:
+        case ast.Call(func=ast.Attribute(value=base, attr=attr)) if (
+            attr in _RESHAPES and user is not None
+        ):
             held = user.value_of(base)
             if isinstance(held, Tensor) and held.numel() == value.numel():
                 return list(held.shape)
@@ -84,8 +86,9 @@ def reshaped_from(failure: Failure, operand: Operand) -> list[int] | None:
     if saved is not None and type(value.grad_fn).__name__ in RESHAPING:
         return [int(size) for size in saved]
     # A Flatten in front of all layers: what the program gave has as many elements.
-    node = None if user is None else user.expression
-    for one in node.args if is_flat and user is not None and isinstance(node, ast.Call) else ():
+    if not is_flat or user is None or not isinstance(user.expression, ast.Call):
+        return None
+    for one in user.expression.args:
         held = user.value_of(one)
         if isinstance(held, Tensor) and held.numel() == value.numel():
             return list(held.shape)

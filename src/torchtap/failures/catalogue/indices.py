@@ -51,10 +51,10 @@ def _ways_of_rows(
     low = None if (bounds := bounds_of(operand.value)) is None else int(bounds[0])
     is_position = "pos" in name or "arange(" in f"{name} {failure.origin(operand).text}"
     if low is not None and low < 0:
-        number = rows or "N"
+        number, more = (rows, rows + 1) if rows else ("N", "N + 1")
         yield (
             "If negative numbers stand for padding, give it a row of its own, of zeros: "
-            f"nn.Embedding({number + 1 if rows else 'N + 1'}, ..., padding_idx={number}) and "
+            f"nn.Embedding({more}, ..., padding_idx={number}) and "
             f"{grouped(name)}.masked_fill({name} < 0, {number}); or the number that pads already."
         )
     if high is not None and rows is not None and high <= rows:
@@ -235,7 +235,8 @@ def _picked(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     # A tensor that the program computes in the same expression is not known, its dim is.
     is_matrix = not isinstance(held.value, Tensor) or held.value.dim() == 2
     is_flat = index.value.dim() == 1 and is_matrix and dims[0] in (1, -1)
-    name, shape = failure.name_of(index), getattr(held.value, "shape", ())
+    name = failure.name_of(index)
+    shape = list(held.value.shape) if isinstance(held.value, Tensor) else []
     node = failure.frames[held.depth].expression
     is_gather = getattr(getattr(node, "func", None), "attr", "") == "gather"
     is_step = (
