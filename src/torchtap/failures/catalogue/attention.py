@@ -34,7 +34,8 @@ def _mask(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         "is_of_padding": batch is not None and given == [batch, source],
         "padding": _as_padding(failure),
         "is_batch_second": square and not is_first and given[0] == batch != wanted[-1],
-        "is_longer": square and len(wanted) == 2 and given[0] > max(wanted),
+        "is_time_first": square and is_first and given[0] == batch != wanted[-1],
+        "is_longer": square and given[0] != batch and len(wanted) == 2 and given[0] > max(wanted),
         "cut": f"[:{wanted[0]}, :{wanted[-1]}]",
     }
 
@@ -108,6 +109,11 @@ SITUATIONS: dict[str, Situation] = {
             ".repeat_interleave({heads}, 0).",
         ),
         ("is_batch_second", _BATCH_FIRST),
+        (
+            "is_time_first",
+            "If the time stands first in the input, leave batch_first=True out where the layer is "
+            "made, or do not transpose the input: with it the first dimension is the batch.",
+        ),
         ("is_longer", "If it was made for the longest sequence, cut it to this one: mask{cut}."),
         (
             "is_of_padding",

@@ -45,7 +45,10 @@ def _column(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     value, rows = target.value, getattr(given.value, "shape", (None,))[0]
     is_column = isinstance(value, Tensor) and value.dim() == 2 and value.shape[1] == 1
     is_flat = isinstance(value, Tensor) and not is_column and value.numel() == rows
+    functions = [one.code.co_name for one in failure.frames if one.is_torch]
+    pair = next((one for one in functions if one.endswith("embedding_loss")), "")
     return {
+        "takes": "one target, 1 or -1, per row, " if pair else "one class number per row, int64",
         "source": source,
         "name": name,
         "is_column": is_column,
@@ -248,6 +251,7 @@ def _binary_size(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         "lacking": _lacking(a, b) if has_as_many else "",
         "is_turned": has_as_many and not is_column and not is_row and not _lacking(a, b),
         "batch": _batches(a, b),
+        **_widths(a, b),
         "is_of_samples": _has_one_for_each(a, b),
         **_classes_given(a, b),
     }
@@ -266,6 +270,15 @@ def _batches(scores: Any, target: Any) -> str:
     if not is_known or scores.dim() != target.dim() or scores.shape[1:] != target.shape[1:]:
         return ""
     return samples_of_one_batch((len(scores), len(target)))
+
+
+def _widths(scores: Any, target: Any) -> Mapping[str, Any]:
+    """Say which numbers of outputs and of labels differ, where nothing else does."""
+    is_known = isinstance(scores, Tensor) and isinstance(target, Tensor)
+    is_pair = is_known and scores.dim() == target.dim() == 2 and len(scores) == len(target)
+    is_wide = is_pair and min(scores.shape[1], target.shape[1]) > 1
+    given, wanted = (scores.shape[1], target.shape[1]) if is_wide else ("", "")
+    return {"width": str(given), "labels": str(wanted)}
 
 
 def _has_one_for_each(scores: Any, target: Any) -> bool:
@@ -377,7 +390,7 @@ SITUATIONS: dict[str, Situation] = {
         facts=_classes,
     ),
     "class column": SituationRow(
-        "The loss takes one class number per row, int64[batch], and {name} is {shape}.",
+        "The loss takes {takes}[batch], and {name} is {shape}.",
         ("is_column", "Take the column out: {name_it}.squeeze(1)."),
         (
             "is_flat",
@@ -522,6 +535,11 @@ SITUATIONS: dict[str, Situation] = {
         ("is_row", "Take the column out: {name_it}.squeeze(1)."),
         ("lacking", "Give {name} the dimension of one: {name_it}.{lacking}."),
         ("batch", "{batch}"),
+        (
+            "labels",
+            "If there are {labels} labels, make the last layer give {labels}; if {width} is right, "
+            "give a target of {width} for each.",
+        ),
         (
             "is_of_samples",
             "If each sample is to have one output, bring the network to one: larger kernels or "

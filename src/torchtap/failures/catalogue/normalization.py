@@ -7,11 +7,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from torchtap.failures.failure import Failure
 from torchtap.failures.parsed_source import grouped, written
-from torchtap.failures.rearrangements import moved
+from torchtap.failures.rearrangements import moved, without_the_call
 from torchtap.failures.situation_row import Situation, SituationRow
 
 _BY_DIMS = {2: "BatchNorm1d", 3: "BatchNorm1d", 4: "BatchNorm2d", 5: "BatchNorm3d"}
@@ -48,8 +48,12 @@ def _layer(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     name, places = failure.name_of(failure.argument()), range(len(given) - 1)
     at = next((at for at in places if len(wanted) == 1 and given[at] == wanted[0]), None)
     text = f"{grouped(name)}.movedim({at}, -1)"
+    last = ", ".join(map(str, given[-len(wanted) :]))
+    made = f"{failure.names.variable(failure.module)} = nn.LayerNorm([{last}])"
     return {
-        "last": ", ".join(map(str, given[-len(wanted) :])),
+        "ways": tuple(without_the_call(failure, failure.argument(), wanted[-1])),
+        "made": made if isinstance(failure.module, nn.LayerNorm) else f"normalized_shape=[{last}]",
+        "last": last,
         "moved": "" if at is None else text,
         "at": at,
     }
@@ -131,8 +135,7 @@ SITUATIONS: dict[str, Situation] = {
             "If dimension {at} is to be normalized, move it to the end, normalize, and move it "
             "back: {moved}.",
         ),
-        "If [{last}] is the width that is meant, make it take that: {variable} = "
-        "nn.LayerNorm([{last}]).",
+        "If [{last}] is the width that is meant, make it take that: {made}.",
         "If {wanted} is, give an input that ends with it.",
         about="argument",
         facts=_layer,
