@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchtap.core.torch_private import is_of_transform, num_dispatch_modes
 from torchtap.failures.failure import Failure
 from torchtap.failures.operands import Operand
 from torchtap.failures.traceback_frame import MISSING, TracebackFrame
@@ -83,7 +84,7 @@ _METHODS = frozenset(
     ]
 )
 """Methods of tensors that say a shape, draw nothing, and write nothing."""
-_ATTRIBUTES = ("T", "mT", "data", "real", "imag")
+_ATTRIBUTES = ("mT", "data", "real")
 
 
 def shaped_operands(failure: Failure) -> list[Operand]:
@@ -91,13 +92,33 @@ def shaped_operands(failure: Failure) -> list[Operand]:
     return [_with_shape(one, failure.frames[one.depth]) for one in failure.operands]
 
 
+def tensors_inside(failure: Failure) -> list[Operand]:
+    """Return the tensors of which operands without a value are computed, by their names."""
+    found: dict[str, Operand] = {}
+    for one in failure.operands:
+        frame = failure.frames[one.depth]
+        parts = ast.walk(_parsed(one.text)) if one.value is MISSING else ()
+        for part in parts:
+            value = frame.value_of(part) if isinstance(part, ast.Name | ast.Attribute) else None
+            if isinstance(value, Tensor) and isinstance(part, ast.expr):
+                text = ast.unparse(part)
+                found.setdefault(text, Operand(text, value, one.depth))
+    return list(found.values())
+
+
+def _parsed(text: str) -> ast.expr:
+    try:
+        return ast.parse(text, mode="eval").body
+    except (SyntaxError, ValueError):
+        return ast.Constant(None)
+
+
 def _with_shape(operand: Operand, frame: TracebackFrame) -> Operand:
     """Return an operand with a tensor on meta in place of a value that is not known, if it can."""
-    if operand.value is not MISSING:
+    if operand.value is not MISSING or num_dispatch_modes():
         return operand
     try:
-        node = ast.parse(operand.text, mode="eval").body
-        value = _computed(node, frame)
+        value = _computed(_parsed(operand.text), frame)
     except Exception:  # noqa: BLE001 - shapes that do not fit, or an argument that is no constant
         return operand
     return operand._replace(value=value) if isinstance(value, Tensor) else operand
@@ -139,7 +160,7 @@ def _of_tensor(value: Any) -> Tensor:
 
 def _on_meta(value: Any) -> Any:
     """Return a value with its shape alone; raises where it is neither a tensor nor a constant."""
-    if type(value) in (Tensor, nn.Parameter):
+    if type(value) in (Tensor, nn.Parameter) and not is_of_transform(value) and not value.is_nested:
         return torch.empty(value.shape, dtype=value.dtype, device="meta")
     if type(value) in (bool, int, float, torch.Size):
         return value

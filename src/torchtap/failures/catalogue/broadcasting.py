@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from torchtap.core.text import typed
-from torchtap.failures.derived_shapes import shaped_operands
+from torchtap.failures.derived_shapes import shaped_operands, tensors_inside
 from torchtap.failures.failure import Explanation, Failure
 from torchtap.failures.operands import (
     Operand,
@@ -51,7 +51,7 @@ def _broadcast(failure: Failure, found: re.Match[str]) -> Explanation:
                 *_tables(failure, found, None),
                 "Give all operands one size there, or size 1, which is repeated.",
             ),
-            failure.details(),
+            failure.details(*failure.tensors, *tensors_inside(failure)),
         )
     a, b = (failure.name_of(one) for one in chosen)
     known = [typed(dtype_text(one.value), tuple(one.value.shape)) for one in _tensors(chosen)]
@@ -73,7 +73,7 @@ def _broadcast(failure: Failure, found: re.Match[str]) -> Explanation:
     return Explanation(
         f"{a} and {b} have {said}{f' ({shapes})' if shapes else ''}.",
         tuple(ways),
-        failure.details(),
+        failure.details(*failure.tensors, *tensors_inside(failure)),
     )
 
 
@@ -113,17 +113,19 @@ def _disagreeing(failure: Failure, found: re.Match[str]) -> list[Operand]:
     """The two operands of the two sizes, in the order of the message; none if that is not sure."""
     sizes, dim = (int(found["a"]), int(found["b"])), int(found["dim"])
     operands = shaped_operands(failure)
-    tensors = [one for one in operands if isinstance(one.value, Tensor)]
+    tensors = _tensors(operands)
     num = max((one.value.dim() for one in tensors), default=0)
 
     def size(one: Operand) -> int | None:
         at = dim - (num - one.value.dim())
         return one.value.shape[at] if 0 <= at < one.value.dim() else None
 
-    pairs = itertools.permutations(tensors, 2)
-    fitting = [list(pair) for pair in pairs if tuple(map(size, pair)) == sizes]
-    if len(fitting) == 1:
-        return fitting[0]
+    # Those with a value of their own say more than what is computed from them.
+    for known in (failure.tensors, tensors):
+        pairs = itertools.permutations(known, 2)
+        fitting = [list(pair) for pair in pairs if tuple(map(size, pair)) == sizes]
+        if len(fitting) == 1:
+            return fitting[0]
     node = failure.frames[operands[0].depth].expression if operands else None
     is_pair = isinstance(node, ast.BinOp | ast.AugAssign) and len(operands) == 2
     is_known = len(tensors) == 2 and not fitting

@@ -44,9 +44,10 @@ def _ordered(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     order = list(range(given - 1))
     # Of pictures without a batch the channels come first; of a batch they follow it.
     order.insert(0 if given == 3 else at if given < wanted else at + 1, given - 1)
-    is_last = is_named and values == moved and at < wanted - 1 and 0 < given < 7
+    is_last = is_named and values == moved and at < wanted - 1 and 2 < given < 7
     return {
-        "is_less": given + 1 == wanted,
+        "is_less": given + 1 == wanted and given > 2,
+        "is_plain": given + 1 == wanted == 3,
         "order": ", ".join(map(str, order)) if is_last and abs(given - wanted) == 1 else "",
     }
 
@@ -85,6 +86,7 @@ SITUATIONS: dict[str, Situation] = {
             "If its {given} dimensions are right, and the channels stand last, name those: "
             "{name_it}.permute({order}).",
         ),
+        ("is_plain", "If it is a grey picture, give it its channel: {name_it}.unsqueeze(-1)."),
         ("is_less", "If it lacks one, as of a batch, give it before: {name_it}.unsqueeze(0)."),
         "Name every dimension of it once, {given} of them.",
         about="argument",

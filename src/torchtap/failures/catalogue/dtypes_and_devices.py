@@ -264,15 +264,12 @@ def _result(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
 
 def _written_into(failure: Failure) -> Operand | None:
     """Return what ``out=`` names, where the operation has one."""
-    for one in reversed(failure.operands):
-        node = failure.frames[one.depth].expression
-        for given in node.keywords if isinstance(node, ast.Call) else ():
-            if (
-                given.arg == "out"
-                and written(given.value, failure.frames[one.depth].file) == one.text
-            ):
-                return one
-    return None
+    if not failure.operands:
+        return None
+    frame = failure.frames[failure.operands[0].depth]
+    keywords = frame.expression.keywords if isinstance(frame.expression, ast.Call) else []
+    names = [written(one.value, frame.file) for one in keywords if one.arg == "out"]
+    return next((one for one in failure.operands if one.text in names), None)
 
 
 def _divides(failure: Failure) -> bool:

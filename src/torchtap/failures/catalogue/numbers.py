@@ -74,7 +74,7 @@ def _first(failure: Failure) -> Operand:
 def _matrix(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     value = _first(failure).value
     is_readable = bounds_of(value) is not None and isinstance(value, Tensor) and value.dim() > 1
-    is_readable = is_readable and value.shape[-1] == value.shape[-2]  # type: ignore[union-attr]
+    is_readable = is_readable and value.shape[-1] == value.shape[-2]
     if not is_readable or not isinstance(value, Tensor):
         return dict.fromkeys(("is_skew", "is_bad", "is_near", "is_far"), False)
     value = value.detach().double().reshape(-1, *value.shape[-2:])[:_MOST_MATRICES]
