@@ -397,7 +397,8 @@ class Gradients:
         self.on_tensors.prune()
         # The table of hooks belongs to its tensor or node, and the handle refers to it weakly: with
         # the table gone, the graph was freed.
-        self._handles = [h for h in self._handles if h.hooks_dict_ref() is not None]
+        if self._handles:
+            self._handles = [h for h in self._handles if h.hooks_dict_ref() is not None]
         # Twice what is alive, so that pruning costs a constant share of hooking, however long a
         # graph lives.
         self._prune_at = 1024 + 2 * (len(self.on_tensors.tables) + len(self._handles))

@@ -191,7 +191,8 @@ class Watch(Closable, Printed):
         self._refuse_closed()
         if number is None and ids is None and not labels and self._passes_over():
             return
-        self._missing.note_mixed()
+        if self._delivery.steps_before:
+            self._missing.note_mixed()
         done, has_begun = self._engine.step, self._missing.has_begun
         following = done + 1 if number is None else _following(done, number, has_begun=has_begun)
         own_ids = [] if ids is None else checked_ids(ids)
@@ -203,7 +204,8 @@ class Watch(Closable, Printed):
         self._missing.begin_step()
         if self._kept is not None:
             self._note_overwritten(self._kept, done)
-        self._missing.check_marks()
+        if self._plan.unmatched:
+            self._missing.check_marks()
         if self._keeps_notes and (has_begun or own_ids or own_labels):
             self._notes.note(done, time.time(), own_ids, own_labels)
         self._end_step(done, began)
@@ -224,7 +226,7 @@ class Watch(Closable, Printed):
         return True
 
     def _records(self, step: int) -> bool:
-        return _is_chosen(step, self._every) and not self._num_pauses
+        return not self._num_pauses and _is_chosen(step, self._every)
 
     def _end_step(self, step: int, began: float) -> None:
         try:

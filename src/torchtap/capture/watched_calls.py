@@ -119,7 +119,7 @@ class WatchedCalls:
         self.busy = delivery.busy
         self.step = self.num_entries = 0
         self.recording = False
-        borrows = options.copy == ALIAS
+        self._borrows = borrows = options.copy == ALIAS
         make_tap = partial(
             Tap,
             copies=False if borrows else None,
@@ -163,7 +163,8 @@ class WatchedCalls:
         self._head = None
         if self._wants_state:
             self.state.deliver()  # Of a backward that raised.
-        self.copy_policy.learn()
+        if not self._borrows:
+            self.copy_policy.learn()
 
     def begin_step(self) -> None:
         """Begin a step: its calls are numbered from 0."""
@@ -193,7 +194,7 @@ class WatchedCalls:
             self._enter_model(tap, module, is_nested=bool(frames))
         # The caller of the model may write into what it gave, at any time; calls inside share what
         # is known of that.
-        foreign = _foreign(found, self.options) if is_outermost else frames[-1].foreign
+        foreign = self._foreign(found) if is_outermost else frames[-1].foreign
         is_training = tap is not self.hooks.root or mode_of(module) is not False
         # Before the frame is pushed, which would make this call look like one inside itself.
         call, phase = self._number(tap, args, kwargs, is_training=is_training)
@@ -236,14 +237,9 @@ class WatchedCalls:
         else:
             outputs = {id(tensor) for _, tensor in found}
             self.gradients.views.leave(frame.first_view, outputs, is_outermost=is_outermost)
-        together = from_one_compiled_graph(t for _, t in found) if len(found) > 1 else ()
         take = tap.take_plain if left and frame.phase is FORWARD else None
-        is_taken = take is not None and take(output, frame.number)
-        for leaf, tensor in found if not is_taken else ():
-            state = tap.state("output", leaf)
-            self.values.take(state, tensor, frame.number, frame.phase, frame.foreign)
-            labels = (OUTSIDE,) if id(tensor) in together else ()
-            self._expect(tap.state("grad_output", leaf), tensor, frame, labels)
+        if take is None or not take(output, frame.number):
+            self._take_all(tap, found, frame)
         # A non-reentrant checkpoint leaves a recomputed call by raising _StopRecomputationError
         # (torch/utils/checkpoint.py) as soon as it has all the tensors that it needs.
         if error is not None and frame.phase in (FORWARD, EVAL):
@@ -260,7 +256,7 @@ class WatchedCalls:
             if self._wants_saved:
                 self.values.saved.restart()
             if self._wants_losses and tap is self.hooks.root and frame.phase is FORWARD:
-                self._expect_loss(args, kwargs, [tensor for _, tensor in found])
+                self._expect_loss(args, kwargs, found)
             self.gradients.views.drop()  # No call ends after this one to follow them.
         if self._wants_state and is_outermost and has_frame:
             self.state.look(self.gradients.backwards)  # Lazy parameters exist only now.
@@ -268,12 +264,21 @@ class WatchedCalls:
         if is_announced and tap is self.hooks.root and current_task() == -1:
             self.gradients.announce(tensor for _, tensor in found)
 
+    def _take_all(self, tap: Tap, found: list[Leaf], frame: _Frame) -> None:
+        """Take all tensors that a module returned, and expect their gradients."""
+        together = from_one_compiled_graph(t for _, t in found) if len(found) > 1 else ()
+        for leaf, tensor in found:
+            state = tap.state("output", leaf)
+            self.values.take(state, tensor, frame.number, frame.phase, frame.foreign)
+            labels = (OUTSIDE,) if id(tensor) in together else ()
+            self._expect(tap.state("grad_output", leaf), tensor, frame, labels)
+
     def _expect_loss(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], returned: list[Tensor]
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], returned: list[Leaf]
     ) -> None:
         if self.losses.looks_at(self.step):
             given = [tensor for _, tensor in argument_leaves(args, kwargs)]
-            self.losses.expect(returned, given, self.step)
+            self.losses.expect([tensor for _, tensor in returned], given, self.step)
 
     def mark(self, tensor: Tensor, name: str) -> None:
         """Take an intermediate tensor that was marked."""
@@ -306,7 +311,8 @@ class WatchedCalls:
             self.hooks.identifier.enter_model()
             # A model may be called part by part: a pass ends where the first part comes again.
             if self._head in (None, tap):
-                self.copy_policy.learn()
+                if not self._borrows:
+                    self.copy_policy.learn()
                 self._head = tap
         mode = mode_of(module)
         # Another mode may write in place elsewhere: what was learned of copies holds no longer.
@@ -382,7 +388,11 @@ class WatchedCalls:
         frames = self.hooks.running.stack
         if frames:
             return _Frame(tap, call, phase, frames[-1].foreign)
-        return _Frame(tap, call, phase, _foreign(argument_leaves(args, kwargs), self.options))
+        return _Frame(tap, call, phase, self._foreign(argument_leaves(args, kwargs)))
+
+    def _foreign(self, arguments: list[Leaf]) -> set[int]:
+        """Return the storages that the caller passed in, and may write into once they are kept."""
+        return set() if self._borrows else {storage_id(tensor) for _, tensor in arguments}
 
     def _is_dormant(self, tap: Tap, *, is_counted: bool = True) -> bool:
         if transform_running() is not None:
@@ -403,10 +413,3 @@ class WatchedCalls:
         if state is not None and tensor.requires_grad and not self.options.skips_evaluation:
             state.expected += 1
             state.reason = NO_GRADIENTS
-
-
-def _foreign(arguments: list[Leaf], options: WatchOptions) -> set[int]:
-    """Return the storages that the caller passed in, and may write into once they are kept."""
-    if options.copy == ALIAS:
-        return set()
-    return {storage_id(tensor) for _, tensor in arguments}
