@@ -31,7 +31,7 @@ from torchtap.core.printed_page import Page, Printed
 from torchtap.core.version import __version__
 from torchtap.runs.about import About
 from torchtap.runs.meta import Meta
-from torchtap.runs.records import LiveRecords, overwritten
+from torchtap.runs.records import overwritten
 from torchtap.runs.rules.diagnose import Rule
 from torchtap.runs.run import Run
 from torchtap.runs.scalars import Scalars
@@ -200,15 +200,21 @@ class Watch(Closable, Printed):
         if following == done:
             return
         began = time.perf_counter()
-        self._engine.begin_step(following, recording=self._records(following))
+        recording = _is_chosen(following, self._every) and not self._num_pauses
+        self._engine.begin_step(following, recording=recording)
         self._missing.begin_step()
         if self._kept is not None:
-            self._note_overwritten(self._kept, done)
+            for row in overwritten(self._kept.read(), done):
+                self._engine.overwritten(row.site)
         if self._plan.unmatched:
             self._missing.check_marks()
         if self._keeps_notes and (has_begun or own_ids or own_labels):
             self._notes.note(done, time.time(), own_ids, own_labels)
-        self._end_step(done, began)
+        try:
+            self._delivery.close_step(done)
+        finally:
+            self._num_closed += 1
+            self._seconds += time.perf_counter() - began
 
     def _passes_over(self) -> bool:
         """Go on to the next step in short, if neither it nor the running one is recorded."""
@@ -216,24 +222,14 @@ class Watch(Closable, Printed):
         done = engine.step
         # Code that runs once a step has left the processor's caches when it runs again: there is
         # as little of it as can be.
-        if not engine.is_resting or self._records(done + 1):
+        if not engine.is_resting:
+            return False
+        if not self._num_pauses and _is_chosen(done + 1, self._every):
             return False
         engine.begin_step(done + 1, recording=False)
-        if self._delivery.skips_steps:
-            self._num_closed += 1
-        else:
-            self._end_step(done, time.perf_counter())
+        self._num_closed += 1
+        self._delivery.close_step(done, is_empty=True)
         return True
-
-    def _records(self, step: int) -> bool:
-        return not self._num_pauses and _is_chosen(step, self._every)
-
-    def _end_step(self, step: int, began: float) -> None:
-        try:
-            self._delivery.close_step(step)
-        finally:
-            self._num_closed += 1
-            self._seconds += time.perf_counter() - began
 
     def sync(self) -> None:
         """Have all that came so far written, before a training saves a checkpoint.
@@ -374,10 +370,6 @@ class Watch(Closable, Printed):
 
     def _closed(self) -> CaptureError:
         return CaptureError("This watch is closed; call tt.watch again to go on.")
-
-    def _note_overwritten(self, kept: LiveRecords, step: int) -> None:
-        for row in overwritten(kept.read(), step):
-            self._engine.overwritten(row.site)
 
     def close(self) -> None:
         """Take everything off the model. All that was recorded stays readable.

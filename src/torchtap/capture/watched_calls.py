@@ -194,7 +194,7 @@ class WatchedCalls:
             self._enter_model(tap, module, is_nested=bool(frames))
         # The caller of the model may write into what it gave, at any time; calls inside share what
         # is known of that.
-        foreign = self._foreign(found) if is_outermost else frames[-1].foreign
+        foreign = _foreign(found, self.options) if is_outermost else frames[-1].foreign
         is_training = tap is not self.hooks.root or mode_of(module) is not False
         # Before the frame is pushed, which would make this call look like one inside itself.
         call, phase = self._number(tap, args, kwargs, is_training=is_training)
@@ -256,7 +256,7 @@ class WatchedCalls:
             if self._wants_saved:
                 self.values.saved.restart()
             if self._wants_losses and tap is self.hooks.root and frame.phase is FORWARD:
-                self._expect_loss(args, kwargs, found)
+                self.losses.expect_at(self.step, found, args, kwargs)
             self.gradients.views.drop()  # No call ends after this one to follow them.
         if self._wants_state and is_outermost and has_frame:
             self.state.look(self.gradients.backwards)  # Lazy parameters exist only now.
@@ -272,13 +272,6 @@ class WatchedCalls:
             self.values.take(state, tensor, frame.number, frame.phase, frame.foreign)
             labels = (OUTSIDE,) if id(tensor) in together else ()
             self._expect(tap.state("grad_output", leaf), tensor, frame, labels)
-
-    def _expect_loss(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], returned: list[Leaf]
-    ) -> None:
-        if self.losses.looks_at(self.step):
-            given = [tensor for _, tensor in argument_leaves(args, kwargs)]
-            self.losses.expect([tensor for _, tensor in returned], given, self.step)
 
     def mark(self, tensor: Tensor, name: str) -> None:
         """Take an intermediate tensor that was marked."""
@@ -388,11 +381,7 @@ class WatchedCalls:
         frames = self.hooks.running.stack
         if frames:
             return _Frame(tap, call, phase, frames[-1].foreign)
-        return _Frame(tap, call, phase, self._foreign(argument_leaves(args, kwargs)))
-
-    def _foreign(self, arguments: list[Leaf]) -> set[int]:
-        """Return the storages that the caller passed in, and may write into once they are kept."""
-        return set() if self._borrows else {storage_id(tensor) for _, tensor in arguments}
+        return _Frame(tap, call, phase, _foreign(argument_leaves(args, kwargs), self.options))
 
     def _is_dormant(self, tap: Tap, *, is_counted: bool = True) -> bool:
         if transform_running() is not None:
@@ -413,3 +402,10 @@ class WatchedCalls:
         if state is not None and tensor.requires_grad and not self.options.skips_evaluation:
             state.expected += 1
             state.reason = NO_GRADIENTS
+
+
+def _foreign(arguments: list[Leaf], options: WatchOptions) -> set[int]:
+    """Return the storages that the caller passed in, and may write into once they are kept."""
+    if options.copy == ALIAS:
+        return set()
+    return {storage_id(tensor) for _, tensor in arguments}
