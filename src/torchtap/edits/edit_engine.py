@@ -131,8 +131,8 @@ class EditEngine:
         self.step = self.gradients.step = step
         self.is_on = self._params.is_on = is_on
         self._hooks.restart()
-        self.gradients.backwards.restart()
-        self.gradients.settle()
+        if self.gradients.are_edited:
+            self.gradients.begin_step()
 
     def detach(self) -> None:
         """Take every hook off."""
@@ -155,7 +155,7 @@ class EditEngine:
         self, tap: Tap, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         """Edit the arguments of a tapped module that is entered; returns new ones, if any."""
-        if self._is_dormant(tap):
+        if _is_traced(tap):
             return None
         if tap is self.root:
             self._enter_model()
@@ -178,18 +178,18 @@ class EditEngine:
         has_frame: bool,
     ) -> Any:
         """Edit the output of a tapped module; ``None`` where it raised."""
-        if self._is_dormant(tap):
+        if _is_traced(tap):
             return None
         left = self._hooks.running.leave(tap) if has_frame else ()
         call = left[-1] if left else None
         if call is None:
             number, phase = self._hooks.identifier.identify(tap, args, kwargs)
             call = _Frame(tap, number, phase, _NO_VIEWS)
-        else:
+        elif self.gradients.are_edited:
             self.gradients.leave(
                 call.first_view, output, is_outermost=not self._hooks.running.stack
             )
-        if tap is self.root:
+        if self._params.are_edited and tap is self.root:
             self._params.put_on()  # Lazy parameters exist only now.
             if self._params.hooks and current_task() == -1:
                 self.gradients.announce(output)
@@ -206,7 +206,8 @@ class EditEngine:
                 _refuse_graph_outputs(self.change.name, tap, output)
             change = partial(self._new_output, call, {})
             new = replace(output, change, tap.unseen[RETURNED], inside=change)
-        if not self._hooks.running.stack:  # What it returned itself is followed no further.
+        # What the outermost call returned itself is followed no further.
+        if self.gradients.are_edited and not self._hooks.running.stack:
             self.gradients.leave(_NO_VIEWS, None, is_outermost=True)
         return new
 
@@ -215,7 +216,7 @@ class EditEngine:
         if not self.is_on or (not self._hooks.running.stack and current_task() == -1):
             return tensor
         tap = self._hooks.mark_tap(name)
-        if tap is None or self._is_dormant(tap):
+        if tap is None or _is_traced(tap):
             return tensor
         number, phase = self._hooks.identifier.identify(tap, (tensor,), {})
         call = _Frame(tap, number, phase, _NO_VIEWS)
@@ -230,12 +231,11 @@ class EditEngine:
         self.num_entries += 1
         self._hooks.dynamo_setting.hold()
         if current_task() == -1 and not self._hooks.running.stack:
-            self.gradients.backwards.forget_failed()
             self._hooks.identifier.enter_model()
-            self.gradients.views.drop()  # Left behind by a KeyboardInterrupt.
-            self.gradients.settle()
-            self.gradients.prune()
-        self._params.put_on()
+            if self.gradients.are_edited:
+                self.gradients.enter_model()
+        if self._params.are_edited:
+            self._params.put_on()
 
     def _is_wanted(self, call: Call) -> bool:
         if call.number == UNIDENTIFIED:
@@ -313,13 +313,13 @@ class EditEngine:
             )
         return self.gradients
 
-    def _is_dormant(self, tap: Tap) -> bool:
-        if not self.is_on:
-            return True
-        if tracing_state() is not None:
-            tap.reason = TRACED
-            return True
+
+def _is_traced(tap: Tap) -> bool:
+    """Return whether ``torch.jit`` is tracing, which would write the edit into its graph."""
+    if tracing_state() is None:
         return False
+    tap.reason = TRACED
+    return True
 
 
 def _state_of_value(tap: Tap, port: str, leaf: str, holder: str) -> SiteState | None:
