@@ -52,14 +52,22 @@ _serials = itertools.count()
 
 
 class _Frame(Call):
-    """A call whose tensors are edited."""
+    """A call whose tensors are edited.
+
+    Attributes:
+        first_node: nodes with this number and larger ones were made within the call; 0 where no
+            gradient of what it returns is edited.
+        first_view: how many views were followed when it began.
+    """
 
     __slots__ = ("first_node", "first_view")
 
-    def __init__(self, tap: Tap, number: int, phase: str, first_view: int) -> None:
+    def __init__(
+        self, tap: Tap, number: int, phase: str, first_node: int = 0, first_view: int = 0
+    ) -> None:
         Call.__init__(self, tap, number, phase, depth=4)
         self.first_view = first_view
-        self.first_node = sequence_number()
+        self.first_node = first_node
 
 
 class EditEngine:
@@ -160,7 +168,10 @@ class EditEngine:
         if tap is self.root:
             self._enter_model()
         number, phase = self._hooks.identifier.identify(tap, args, kwargs)
-        call = _Frame(tap, number, phase, len(self.gradients.views))
+        # Asking costs more than the rest of a frame, in a step that has left the caches cold.
+        first_node = sequence_number() if tap.filters else 0
+        first_view = len(self.gradients.views) if self.gradients.are_edited else 0
+        call = _Frame(tap, number, phase, first_node, first_view)
         self._hooks.running.stack.append(call)
         takes_arguments = "input" in tap.filters or "grad_input" in tap.filters
         if not takes_arguments or not self._is_wanted(call):
@@ -184,7 +195,7 @@ class EditEngine:
         call = left[-1] if left else None
         if call is None:
             number, phase = self._hooks.identifier.identify(tap, args, kwargs)
-            call = _Frame(tap, number, phase, _NO_VIEWS)
+            call = _Frame(tap, number, phase, sequence_number() if has_frame else 0)
         elif self.gradients.are_edited:
             self.gradients.leave(
                 call.first_view, output, is_outermost=not self._hooks.running.stack
@@ -219,8 +230,8 @@ class EditEngine:
         if tap is None or _is_traced(tap):
             return tensor
         number, phase = self._hooks.identifier.identify(tap, (tensor,), {})
-        call = _Frame(tap, number, phase, _NO_VIEWS)
-        call.first_node = 0  # Made by the module that marks it, not handed on by it.
+        # Its first node is 0: made by the module that marks it, not handed on by it.
+        call = _Frame(tap, number, phase)
         if not self._is_wanted(call):
             return tensor
         return self._flowing_out(call, tap.plain_output, tap.plain_gradient, {}, tensor)
