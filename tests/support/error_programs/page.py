@@ -55,10 +55,13 @@ _TITLES = {
     "products": "Products of matrices",
     "refused": "Arguments that are refused",
     "resampling": "Pictures",
+    "scripts": "TorchScript",
     "second_backwards": "A second backward",
     "sequences": "Sequences",
     "several_views": "Views of a loop",
     "shapes": "Shapes",
+    "sparse_tensors": "Sparse tensors",
+    "state_dicts": "State dicts",
     "systems": "Checkpoints, scalers and ranks",
 }
 _HEAD = """# Errors in plain words

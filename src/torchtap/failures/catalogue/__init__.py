@@ -40,10 +40,13 @@ from torchtap.failures.catalogue import (
     ranks,
     refused,
     resampling,
+    scripts,
     second_backwards,
     sequences,
     several_views,
     shapes,
+    sparse_tensors,
+    state_dicts,
     systems,
     tensor_arguments,
     trainings,
@@ -58,8 +61,9 @@ TOPICS: dict[str, dict[str, Situation]] = {
         arguments, attention, backward, batches, compilers, creation, dtypes_and_devices, functions,
         hooks, in_place, indices, inference, layers, leaves, loaders, loading, loss_arguments,
         losses, members, modules, none_gradients, normalization, not_tensors, numbers, objects,
-        optimizers, overwritten, products, ranks, refused, resampling, second_backwards, sequences,
-        several_views, shapes, systems, tensor_arguments, trainings, transforms, values_given,
+        optimizers, overwritten, products, ranks, refused, resampling, scripts, second_backwards,
+        sequences, several_views, shapes, sparse_tensors, state_dicts, systems, tensor_arguments,
+        trainings, transforms, values_given,
     )
 }  # fmt: skip
 """Topic, the name of its file -> its situations."""
