@@ -48,11 +48,11 @@ def _loader_of_no_batch(failure: Failure) -> DataLoader[Any] | None:
     """The loader whose batches are counted in the call, if it gives none."""
     frame = failure.user
     node = None if frame is None else frame.expression
-    for one in ast.walk(node) if frame is not None and node is not None else ():
-        value = frame.value_of(one) if isinstance(one, ast.Name | ast.Attribute) else None  # type: ignore[union-attr]
-        data = value.dataset if isinstance(value, DataLoader) and value.drop_last else None
-        if hasattr(data, "__len__") and (value.batch_size or 0) > len(data):
-            return value
+    for one in ast.walk(node) if node is not None else ():
+        value: Any = frame.value_of(one) if isinstance(one, ast.Name | ast.Attribute) else None  # type: ignore[union-attr]
+        is_cut = isinstance(value, DataLoader) and value.drop_last
+        if is_cut and hasattr(value.dataset, "__len__"):
+            return value if (value.batch_size or 0) > len(value.dataset) else None
     return None
 
 
