@@ -92,7 +92,10 @@ class TracebackFrame:
     @property
     def owner(self) -> Any:
         """Return the value of ``self`` in the frame; ``None`` without it."""
-        return self.frame.f_locals.get("self")
+        code = self.code
+        has_self = "self" in (*code.co_varnames, *code.co_cellvars, *code.co_freevars)
+        # To ask for the local variables makes Python copy them, and keep the copy.
+        return self.frame.f_locals.get("self") if has_self else None
 
     @property
     def module(self) -> nn.Module | None:
@@ -110,6 +113,18 @@ class TracebackFrame:
     @cached_property
     def names(self) -> dict[str, Any]:
         """Return the names of the function, and those of the file that the function uses."""
+        return self._looked_up()
+
+    @property
+    def own_names(self) -> dict[str, Any]:
+        """Return the names that the program gave: a note can call nothing by the others.
+
+        Not kept, since all frames are asked: objects that stay make Python collect garbage.
+        """
+        known = self._looked_up().items()
+        return {key: one for key, one in known if not _HISTORY.fullmatch(key)}
+
+    def _looked_up(self) -> dict[str, Any]:
         # Globals first: a local name hides one of the file.
         known = {
             name: self.frame.f_globals[name]
@@ -117,11 +132,6 @@ class TracebackFrame:
             if name in self.frame.f_globals
         }
         return {**known, **self.frame.f_locals}
-
-    @cached_property
-    def own_names(self) -> dict[str, Any]:
-        """Return the names that the program gave: a note can call nothing by the others."""
-        return {key: one for key, one in self.names.items() if not _HISTORY.fullmatch(key)}
 
     @property
     def expression(self) -> ast.AST | None:
