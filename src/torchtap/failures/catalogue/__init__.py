@@ -50,10 +50,13 @@ from torchtap.failures.catalogue import (
     refused,
     resampling,
     reshapes,
+    scripts,
     second_backwards,
     sequences,
     several_views,
+    sparse_tensors,
     spectra,
+    state_dicts,
     systems,
     trainings,
     transforms,
@@ -69,8 +72,8 @@ TOPICS: dict[str, dict[str, Situation]] = {
         expansions, functions, hooks, in_place, indices, inference, layers, layouts, leaves,
         loaders, loading, loss_arguments, losses, members, modules, none_gradients, normalization,
         not_tensors, numbers, objects, optimizers, overwritten, products, ranks, refused,
-        resampling, reshapes, second_backwards, sequences, several_views, spectra, systems,
-        trainings, transforms, values_given,
+        resampling, reshapes, scripts, second_backwards, sequences, several_views, sparse_tensors,
+        spectra, state_dicts, systems, trainings, transforms, values_given,
     )
 }  # fmt: skip
 """Topic, the name of its file -> its situations."""
