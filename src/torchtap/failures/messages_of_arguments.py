@@ -103,6 +103,8 @@ TENSORS: dict[str, str] = {
     r"type\(s\) for @: ('Tensor' and '(int|float)'|'(int|float)' and 'Tensor')",
     "one tensor to join": r"(?P<op>cat|concat|concatenate|stack|vstack|hstack|dstack|block_diag)"
     r"\(\): argument 'tensors' \(position 1\) must be tuple of Tensors, not Tensor",
+    "tensors to join": r"(?P<op>\w+)\(\): argument 'tensors' \(position 1\) must be tuple of "
+    r"Tensors, not (?P<given>[\w.]+)",
     "numbers to concatenate": r"zero-dimensional tensor \(at position (?P<at>\d+)\) cannot be "
     r"concatenated",
     "several unknown sizes": r"only one dimension can be inferred",

@@ -67,10 +67,13 @@ _TITLES = {
     "refused": "Arguments that are refused",
     "resampling": "Pictures",
     "reshapes": "Views and reshapes",
+    "scripts": "TorchScript",
     "second_backwards": "A second backward",
     "sequences": "Sequences",
     "several_views": "Views of a loop",
+    "sparse_tensors": "Sparse tensors",
     "spectra": "Complex numbers and Fourier transforms",
+    "state_dicts": "State dicts",
     "systems": "Checkpoints, scalers and ranks",
 }
 _HEAD = """# Errors in plain words

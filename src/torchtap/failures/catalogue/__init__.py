@@ -51,10 +51,13 @@ from torchtap.failures.catalogue import (
     refused,
     resampling,
     reshapes,
+    scripts,
     second_backwards,
     sequences,
     several_views,
+    sparse_tensors,
     spectra,
+    state_dicts,
     systems,
     trainings,
     transforms,
@@ -70,8 +73,8 @@ TOPICS: dict[str, dict[str, Situation]] = {
         equations, expansions, functions, hooks, in_place, indices, inference, layers, layouts,
         leaves, loaders, loading, loss_arguments, losses, members, modules, none_gradients,
         normalization, not_tensors, numbers, objects, optimizers, overwritten, products, ranks,
-        refused, resampling, reshapes, second_backwards, sequences, several_views, spectra, systems,
-        trainings, transforms, values_given,
+        refused, resampling, reshapes, scripts, second_backwards, sequences, several_views,
+        sparse_tensors, spectra, state_dicts, systems, trainings, transforms, values_given,
     )
 }  # fmt: skip
 """Topic, the name of its file -> its situations."""
