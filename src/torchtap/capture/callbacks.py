@@ -130,7 +130,7 @@ class PostForward(TapHook[Listener]):
             self.has_frame
             or engine.busy
             or not is_of_plain_training(output)
-            or (state is not None and state.copies is not False)
+            or (state is not None and state.copies is None)
         ):
             self._leave(args, kwargs, output)
             return

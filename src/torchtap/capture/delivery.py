@@ -44,12 +44,11 @@ def _note_use(sink: Sink) -> bool:
 class _Function:
     """A plain callable as a sink."""
 
+    skips_steps = True
+
     def __init__(self, function: Callable[[Record], object]) -> None:
         self.function = function
-
-    def take(self, record: Record) -> None:
-        """Call the function."""
-        self.function(record)
+        self.take: Callable[..., Any] = function
 
     def close_step(self, step: int) -> None:
         """A function has no steps."""
@@ -174,6 +173,13 @@ class SinkCaller:
 
         return remove
 
+    @property
+    def skips_steps(self) -> bool:
+        """Return whether no sink need be told of a step of which nothing was recorded."""
+        if self._unraised is not None:
+            return False
+        return all(getattr(sink, "skips_steps", False) for sink in self._alive)
+
     def raise_new(self) -> None:
         """Raise what a sink raised since the last time."""
         failure, self._unraised = self._unraised, None
@@ -294,8 +300,15 @@ class SinkDispatch:
         """Call a function after the sinks at the end of each step, until the result is called."""
         return self._caller.add(_AfterStep(function))
 
-    def close_step(self, step: int) -> None:
-        """Tell the sinks, then raise what one of them raised since the last time."""
+    def close_step(self, step: int, *, is_empty: bool = False) -> None:
+        """Tell the sinks, then raise what one of them raised since the last time.
+
+        Args:
+            step: that ends.
+            is_empty: nothing was recorded of it, nor will be of the next: sinks may skip it.
+        """
+        if is_empty and self._caller.skips_steps:
+            return
         self._caller.each(lambda sink: sink.close_step(step), f"at the end of step {step}")
         self._caller.raise_new()
 

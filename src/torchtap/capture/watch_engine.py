@@ -127,7 +127,8 @@ class WatchEngine:
             return
         calls = self.calls
         calls.end_pass()
-        calls.optimizers.end_step(has_run=calls.have_trained)
+        if calls.optimizers.is_wanted:
+            calls.optimizers.end_step(has_run=calls.have_trained)
         calls.evaluations.end_step(self.step)
         self._number_step(step)
         self._record(recording)
@@ -159,7 +160,7 @@ class WatchEngine:
 
     def _record(self, recording: bool) -> None:
         calls = self.calls
-        if recording:
+        if recording and self.is_resting:
             self.hooks.wake()
             self.is_resting = False
         calls.recording = calls.state.recording = calls.optimizers.recording = recording
