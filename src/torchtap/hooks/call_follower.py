@@ -14,10 +14,9 @@ from typing import Any, Generic, TypeVar
 
 import torch
 from torch import nn
-from torch.utils.hooks import RemovableHandle
 
 from torchtap.core.stack_frames import innermost_frames, is_on_stack
-from torchtap.hooks.dynamo_hooks import rekey
+from torchtap.hooks.dynamo_hooks import new_key
 from torchtap.hooks.encoder_fast_path import EncoderFastPath
 from torchtap.hooks.hidden_handle import HiddenHandle
 from torchtap.hooks.hook_order import put_by_role
@@ -148,25 +147,28 @@ class CallFollower(Generic[OneCall]):
         if isinstance(module, torch.jit.ScriptModule):
             return False
         if pre_hook is not None:
-            handle = module.register_forward_pre_hook(
-                pre_hook, with_kwargs=pre_hook.with_kwargs, prepend=is_first
-            )
-            # ``prepend`` has put it before all others, whatever their roles.
-            order = None if is_first else module._forward_pre_hooks
-            self._pre_hooks.append(self._kept(handle, order, key))
+            table = module._forward_pre_hooks
+            notes = module._forward_pre_hooks_with_kwargs
+            tables = (table, notes) if pre_hook.with_kwargs else (table,)
+            self._pre_hooks.append(self._put_in(tables, pre_hook, key, is_first=is_first))
         if post_hook is not None:
-            handle = module.register_forward_hook(
-                post_hook, with_kwargs=post_hook.with_kwargs, always_call=post_hook.always_call
-            )
-            self._others.append(self._kept(handle, module._forward_hooks, key))
+            tables = (module._forward_hooks,)
+            if post_hook.with_kwargs:
+                tables += (module._forward_hooks_with_kwargs,)
+            if post_hook.always_call:
+                tables += (module._forward_hooks_always_called,)
+            self._others.append(self._put_in(tables, post_hook, key))
         return True
 
-    def _kept(self, made: RemovableHandle, table: Any, key: int | None) -> HiddenHandle:
-        if key is not None:
-            rekey(made, key)
-        handle = HiddenHandle(made)
-        if table is not None:
-            put_by_role(table, handle.id)
+    def _put_in(
+        self, tables: tuple[Any, ...], hook: Any, key: int | None, *, is_first: bool = False
+    ) -> HiddenHandle:
+        key = new_key() if key is None else key
+        handle = HiddenHandle.put_in(key, hook, tables)
+        if is_first:  # Before all others, whatever their roles.
+            tables[0].move_to_end(key, last=False)
+        elif len(tables[0]) > 1:
+            put_by_role(tables[0], key)
         self._on_modules.append(handle)
         return handle
 

@@ -114,17 +114,12 @@ def shared_key(modules: Iterable[nn.Module]) -> int:
     for key in _shared_keys:
         if key not in taken:
             return key
-    _shared_keys.append(RemovableHandle.next_id)
-    RemovableHandle.next_id += 1
+    _shared_keys.append(new_key())
     return _shared_keys[-1]
 
 
-def rekey(handle: RemovableHandle, key: int) -> None:
-    """Let a hook that was just put on have another key in its tables."""
-    tables = [reference() for reference in (*handle.extra_dict_ref, handle.hooks_dict_ref)]
-    held = [table for table in tables if table is not None and handle.id in table]
-    for table in held:  # The hooks last: a call in another thread looks at what is noted of each.
-        table[key] = table[handle.id]
-    for table in reversed(held):
-        del table[handle.id]
-    handle.id = key
+def new_key() -> int:
+    """Return a key that no hook has had."""
+    key = RemovableHandle.next_id
+    RemovableHandle.next_id += 1
+    return key
