@@ -13,8 +13,9 @@ from torchtap.capture.watch_handle import Every, Watch
 from torchtap.capture.watched_calls import WatchOptions
 from torchtap.core.doors import require
 from torchtap.core.errors import InputError
+from torchtap.core.layout import look_at
 from torchtap.core.module_paths import Where
-from torchtap.core.plan import make_plan
+from torchtap.core.plan import plan_of
 from torchtap.core.record import Record, Sink
 from torchtap.hooks.hook_order import AFTER, BEFORE
 from torchtap.runs.rules.diagnose import Rule, checked_rules
@@ -94,7 +95,8 @@ def watch(
         raise InputError(f"evaluation is {evaluation!r}; expected 'record' or 'skip'.")
     if edits not in (AFTER, BEFORE):
         raise InputError(f"edits is {edits!r}; expected {AFTER!r} or {BEFORE!r}.")
-    plan = make_plan(model, where)
+    look = look_at(model)
+    plan = plan_of(look, where)
     sinks, asked = as_sinks(to), checked_rules(rules)
     if asked and not any(hasattr(sink, "measured") for sink in sinks):
         sinks.append(Stats())
@@ -102,4 +104,4 @@ def watch(
     kept = ALIAS if delivery.reads_at_once else copy
     skips = evaluation == "skip"
     options = WatchOptions(kept, grad_input, looks=edits, skips_evaluation=skips)
-    return Watch(model, plan, delivery, options, every=every, rules=asked)
+    return Watch(look, plan, delivery, options, every=every, rules=asked)

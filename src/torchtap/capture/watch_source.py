@@ -7,6 +7,7 @@ from dataclasses import replace
 from torchtap.capture.delivery import SinkDispatch
 from torchtap.capture.live_rules import LiveRules
 from torchtap.capture.missing import Missing
+from torchtap.capture.start import Start
 from torchtap.capture.watch_engine import WatchEngine
 from torchtap.core.absence import Absences
 from torchtap.core.site import Site
@@ -25,7 +26,7 @@ class WatchSource(SourceDefaults):
         engine: that captures; it knows which sites are expected, and the stages that ran.
         delivery: to the sinks, the first of which that can be read again is read.
         missing: knows what was selected and not seen.
-        meta: as known when the watch began.
+        start: knows the metadata as of when the watch began.
         scalars: numbers that are logged.
         notes: on the steps.
 
@@ -40,7 +41,7 @@ class WatchSource(SourceDefaults):
         engine: WatchEngine,
         delivery: SinkDispatch,
         missing: Missing,
-        meta: Meta,
+        start: Start,
         scalars: Scalars,
         notes: StepNotes,
     ) -> None:
@@ -49,7 +50,7 @@ class WatchSource(SourceDefaults):
         self.notes = notes
         self._engine = engine
         self._missing = missing
-        self._meta = meta
+        self._start = start
         self._live = delivery.records
         self._measured = delivery.measured
         self._none = Records()
@@ -79,7 +80,7 @@ class WatchSource(SourceDefaults):
         """The metadata, with what was seen since the watch began: the training, the stages."""
         seen, facts = self._engine.evaluations.pipelining, self._engine.calls.facts
         meta = replace(
-            self._meta,
+            self._start.meta,
             modes=facts.modes,
             requires_grad=facts.requires_grad,
             settings=facts.settings,

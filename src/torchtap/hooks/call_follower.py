@@ -147,21 +147,21 @@ class CallFollower(Generic[OneCall]):
         if isinstance(module, torch.jit.ScriptModule):
             return False
         if pre_hook is not None:
-            table = module._forward_pre_hooks
-            notes = module._forward_pre_hooks_with_kwargs
-            tables = (table, notes) if pre_hook.with_kwargs else (table,)
+            tables: list[Any] = [module._forward_pre_hooks]
+            if pre_hook.with_kwargs:
+                tables.append(module._forward_pre_hooks_with_kwargs)
             self._pre_hooks.append(self._put_in(tables, pre_hook, key, is_first=is_first))
         if post_hook is not None:
-            tables = (module._forward_hooks,)
+            tables = [module._forward_hooks]
             if post_hook.with_kwargs:
-                tables += (module._forward_hooks_with_kwargs,)
+                tables.append(module._forward_hooks_with_kwargs)
             if post_hook.always_call:
-                tables += (module._forward_hooks_always_called,)
+                tables.append(module._forward_hooks_always_called)
             self._others.append(self._put_in(tables, post_hook, key))
         return True
 
     def _put_in(
-        self, tables: tuple[Any, ...], hook: Any, key: int | None, *, is_first: bool = False
+        self, tables: list[Any], hook: Any, key: int | None, *, is_first: bool = False
     ) -> HiddenHandle:
         key = new_key() if key is None else key
         handle = HiddenHandle.put_in(key, hook, tables)
