@@ -91,6 +91,20 @@ class Sums:
         return None
 
 
+def is_plain(tensor: Tensor) -> bool:
+    """Return whether a tensor is one of ordinary numbers on the CPU, with its elements in memory.
+
+    Nothing has to be said of such a tensor, and nothing made of it before it is measured.
+    """
+    return (
+        type(tensor) in _PLAIN
+        and tensor.is_cpu
+        and tensor.layout is torch.strided
+        and not tensor.is_nested
+        and tensor.dtype in native.FLOATS
+    )
+
+
 def is_dense(tensor: Tensor) -> bool:
     """Return whether samples lie one after another in memory, each dense in any dim order."""
     if tensor.layout is not torch.strided or not tensor.dim():
