@@ -14,6 +14,7 @@ from torchtap.capture.compiled import (
     CompilableCallCounter,
     CompilablePostForward,
     CompilablePreForward,
+    TraceableHooks,
 )
 from torchtap.capture.copy_policy import ALIAS
 from torchtap.capture.delivery import SinkDispatch
@@ -71,6 +72,7 @@ class WatchEngine:
         self.hooks, self.state, self.evaluations = calls.hooks, calls.state, calls.evaluations
         self.places: Places | None = None
         self._was_recording = False
+        self._traceable = TraceableHooks()
         self._moved: dict[str, str | None] | None = None
 
     # ------------------------------------------------------------------ on, step, off
@@ -87,12 +89,16 @@ class WatchEngine:
         counted = calling_themselves(look)
         for tap, module in self.hooks.tapped(modules):
             before: Any = None
+            leaving: Any = None
             after: Any = None
             has_frame = tap is root or not tap.filters.keys().isdisjoint(_NEED_ENTRY)
             if has_frame or not tap.filters.keys().isdisjoint(_NEED_END):
-                after = plainly(leave(calls, tap, has_frame=has_frame), calls)
+                leaving = leave(calls, tap, has_frame=has_frame)
+                after = plainly(leaving, calls)
             if has_frame:
                 before = enter(calls, tap)
+            if borrows:
+                self._traceable.add(hook for hook in (before, leaving) if hook is not None)
             # A second hook doubles the price of a call; a module that cannot call itself is
             # numbered as it ends.
             elif after is not None and id(module) in counted:
@@ -112,7 +118,10 @@ class WatchEngine:
         key = shared_key(look.every) if parts else None
         for path in parts:
             tap = taps.get(path, root)
-            self.hooks.put_on(modules[path], pre_hook=kind(calls, tap), key=key)
+            begin = kind(calls, tap)
+            if isinstance(begin, CompilableBegin):
+                self._traceable.add([begin])
+            self.hooks.put_on(modules[path], pre_hook=begin, key=key)
             self.hooks.put_on(modules[path], post_hook=End(calls, tap))
 
     def _parts_to_hear_of(self, modules: Mapping[str, nn.Module]) -> Iterator[str]:
@@ -174,6 +183,7 @@ class WatchEngine:
         self._record(False)
         open_engines.discard(calls)
         self.hooks.release()
+        self._traceable.release()
         calls.state.release()
         calls.gradients.release()
 

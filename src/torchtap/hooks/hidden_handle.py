@@ -40,7 +40,7 @@ class HiddenHandle:
         # Those of hooks first. While the key is among its entries, they stay with the table.
         self._own = [_OwnEntries.of(table) for table in tables]
         for own in self._own:
-            own.keys.add(key)
+            own.keys += (key,)
 
     @classmethod
     def of(cls, handle: RemovableHandle) -> HiddenHandle:
@@ -90,11 +90,11 @@ class _OwnEntries:
 
     def __init__(self, table: Table) -> None:
         self._table = weakref.ref(table)  # No cycle: a model that is dropped is gone at once.
-        self.keys: set[int] = set()
+        self.keys: tuple[int, ...] = ()
         self._resting: dict[int, Any] = {}
         self._order: list[int] = []  # All keys, when a hook was last put to rest.
         attributes = table.__dict__
-        attributes["__deepcopy__"], attributes["__reduce_ex__"] = self.deepcopy, self.reduce
+        attributes["__deepcopy__"] = attributes["__reduce_ex__"] = self.without_ours
 
     @classmethod
     def of(cls, table: Table) -> _OwnEntries:
@@ -148,18 +148,21 @@ class _OwnEntries:
         table.pop(key, None)
         if self._resting:
             self._forget(key)
-        self.keys.discard(key)
+        self.keys = tuple(other for other in self.keys if other != key)
         if not self.keys:
             attributes = table.__dict__
             del attributes["__deepcopy__"], attributes["__reduce_ex__"]
 
-    def deepcopy(self, memo: dict[int, Any]) -> Any:
-        """Copy the table without our entries, for ``copy.deepcopy``."""
-        return copy.deepcopy(self._others(), memo)
+    def without_ours(self, asked: dict[int, Any] | int) -> Any:
+        """Copy the table without our entries, or reduce it for pickle.
 
-    def reduce(self, protocol: int) -> Any:
-        """Reduce the table without our entries, for pickle."""
-        return self._others().__reduce_ex__(protocol)
+        Args:
+            asked: the memo of ``copy.deepcopy``, or the protocol of pickle.
+        """
+        others = self._others()
+        return (
+            others.__reduce_ex__(asked) if isinstance(asked, int) else copy.deepcopy(others, asked)
+        )
 
     def _others(self) -> Table:
         table = self._table()
