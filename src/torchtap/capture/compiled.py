@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -281,13 +281,6 @@ class CompilablePostForward(PostForward):
                 _tell(self.part, _LEAVES)
 
 
-class Traceable(Protocol):
-    """Interface of a hook that can be traced."""
-
-    def prepare(self) -> None:
-        """Make the part of the hook."""
-
-
 class TraceableHooks:
     """The hooks of one engine that can be traced. Their parts are made once there is a compiler.
 
@@ -295,14 +288,15 @@ class TraceableHooks:
     """
 
     def __init__(self) -> None:
-        self._waiting: list[Traceable] = []
+        self._waiting: list[CompilableBegin | CompilablePreForward | CompilablePostForward] = []
         _all_hooks.add(self)
 
-    def add(self, hooks: Iterable[Traceable]) -> None:
-        """Add hooks, before they are put on modules."""
-        self._waiting.extend(hooks)
-        if imported_dynamo() is not None:
-            self.prepare()
+    def add(self, hook: Begin | PreForward | PostForward) -> None:
+        """Add a hook before it is put on a module, if it is of those that can be traced."""
+        if isinstance(hook, CompilableBegin | CompilablePreForward | CompilablePostForward):
+            self._waiting.append(hook)
+            if imported_dynamo() is not None:
+                self.prepare()
 
     def prepare(self) -> None:
         """Make the parts of all hooks that have none."""

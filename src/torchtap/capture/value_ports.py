@@ -78,18 +78,23 @@ class Values:
         state.seen = True
         self._emit(Record(state.site, self.step, call, phase, -1, labels, kept, version))
 
-    def take_plain(self, state: SiteState, tensor: Tensor, call: int) -> None:
-        """Take a plain tensor that nothing overwrites, in a training forward: ``take`` in short.
+    def take_plain(
+        self, state: SiteState, tensor: Tensor, call: int, copied: Tensor | None = None
+    ) -> None:
+        """Take a plain tensor in a training forward: ``take`` in short.
 
         Args:
-            state: of the site; it is known that nothing has to be copied there.
+            state: of the site.
             tensor: the value, made by an operation.
             call: number of the call.
+            copied: a copy of the value, unless it is known that nothing overwrites it.
         """
         state.seen = True
         if state.meter(tensor, self.step):
             return
-        if self._borrows:
+        if copied is not None:
+            kept, version = copied, UNVERSIONED
+        elif self._borrows:
             kept, version = tensor, UNVERSIONED
         else:
             kept = tensor.detach()

@@ -89,16 +89,15 @@ class WatchEngine:
         counted = calling_themselves(look)
         for tap, module in self.hooks.tapped(modules):
             before: Any = None
-            leaving: Any = None
             after: Any = None
             has_frame = tap is root or not tap.filters.keys().isdisjoint(_NEED_ENTRY)
             if has_frame or not tap.filters.keys().isdisjoint(_NEED_END):
                 leaving = leave(calls, tap, has_frame=has_frame)
+                self._traceable.add(leaving)
                 after = plainly(leaving, calls)
             if has_frame:
                 before = enter(calls, tap)
-            if borrows:
-                self._traceable.add(hook for hook in (before, leaving) if hook is not None)
+                self._traceable.add(before)
             # A second hook doubles the price of a call; a module that cannot call itself is
             # numbered as it ends.
             elif after is not None and id(module) in counted:
@@ -119,8 +118,7 @@ class WatchEngine:
         for path in parts:
             tap = taps.get(path, root)
             begin = kind(calls, tap)
-            if isinstance(begin, CompilableBegin):
-                self._traceable.add([begin])
+            self._traceable.add(begin)
             self.hooks.put_on(modules[path], pre_hook=begin, key=key)
             self.hooks.put_on(modules[path], post_hook=End(calls, tap))
 
