@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from torchtap.capture.callbacks import Begin, Listener, PostForward, PreForward
 from torchtap.capture.evaluation import Evaluations
+from torchtap.capture.graph_reasons import IN_TRANSFORM
 from torchtap.core.after_import import after_import
 from torchtap.core.inference_mode import outside_inference_mode
 from torchtap.core.record import EVAL, FORWARD, UNVERSIONED, Record
@@ -41,18 +42,6 @@ from torchtap.hooks.tap_follower import CallCounter
 if TYPE_CHECKING:
     from torchtap.core.plan import Filter
 
-NOT_IN_GRAPHS = {
-    "grad_input": (
-        "inside torch.compile there are no autograd nodes that grad_input could be taken from; "
-        "watch the grad_output of the module before"
-    ),
-    "saved": (
-        "inside torch.compile there are no autograd nodes of one module that would keep anything: "
-        "a compiled graph keeps its tensors as a whole"
-    ),
-}
-"""Ports that are not available for a module inside a compiled graph, and why."""
-IN_TRANSFORM = "it ran inside a torch.func transform, where tensors stand for others"
 IN_COMPILED_AUTOGRAD = (
     "compiled autograd is on, which traces the backward of a compiled graph once more and cannot "
     "have hooks inside of it: turn it off (torch._dynamo.config.compiled_autograd = False)"
@@ -279,6 +268,9 @@ class CompilablePostForward(PostForward):
             _pass_over(self.part, "output", unseen)
             if self.is_root:
                 _tell(self.part, _LEAVES)
+
+
+KINDS = (CompilablePreForward, CompilablePostForward, CompilableCallCounter, CompilableBegin)
 
 
 class TraceableHooks:

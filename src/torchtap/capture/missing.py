@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from torchtap.capture.compiled import NOT_IN_GRAPHS
+from torchtap.capture.graph_reasons import NOT_IN_GRAPHS
 from torchtap.core.absence import Absence, Absences
 from torchtap.core.errors import SiteError
 from torchtap.core.plan import Plan

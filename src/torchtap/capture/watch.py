@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from torch import nn
 
@@ -18,8 +18,9 @@ from torchtap.core.module_paths import Where
 from torchtap.core.plan import plan_of
 from torchtap.core.record import Record, Sink
 from torchtap.hooks.hook_order import AFTER, BEFORE
-from torchtap.runs.rules.diagnose import Rule, checked_rules
-from torchtap.stats.sink import Stats
+
+if TYPE_CHECKING:
+    from torchtap.runs.rules.diagnose import Rule
 
 To = Sink | Callable[[Record], object] | Iterable[Sink | Callable[[Record], object]] | None
 _GRAD_INPUT_MODES = ("through", "total")
@@ -97,11 +98,21 @@ def watch(
         raise InputError(f"edits is {edits!r}; expected {AFTER!r} or {BEFORE!r}.")
     look = look_at(model)
     plan = plan_of(look, where)
-    sinks, asked = as_sinks(to), checked_rules(rules)
-    if asked and not any(hasattr(sink, "measured") for sink in sinks):
-        sinks.append(Stats())
+    sinks = as_sinks(to)
+    asked = _checked(rules, sinks) if rules else ()
     delivery = SinkDispatch(sinks)
     kept = ALIAS if delivery.reads_at_once else copy
     skips = evaluation == "skip"
     options = WatchOptions(kept, grad_input, looks=edits, skips_evaluation=skips)
     return Watch(look, plan, delivery, options, every=every, rules=asked)
+
+
+def _checked(rules: Sequence[Rule], sinks: list[Sink]) -> Sequence[Rule]:
+    """Return the rules, with a sink among others that measures what they read."""
+    from torchtap.runs.rules.diagnose import checked_rules
+    from torchtap.stats.sink import Stats
+
+    asked = checked_rules(rules)
+    if not any(hasattr(sink, "measured") for sink in sinks):
+        sinks.append(Stats())
+    return asked

@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 from torch import nn
 
 from torchtap.capture.callbacks import Begin, End, PostForward, PreForward
-from torchtap.capture.compiled import (
-    CompilableBegin,
-    CompilableCallCounter,
-    CompilablePostForward,
-    CompilablePreForward,
-    TraceableHooks,
-)
 from torchtap.capture.copy_policy import ALIAS
 from torchtap.capture.delivery import SinkDispatch
 from torchtap.capture.plain_calls import counted_plainly, plainly
@@ -32,12 +25,25 @@ from torchtap.hooks.tap import Tap
 from torchtap.hooks.tap_follower import CallCounter
 
 if TYPE_CHECKING:
+    from torchtap.capture.compiled import TraceableHooks
     from torchtap.core.plan import Plan
 
 _NEED_ENTRY = frozenset({"input", "grad_input", "saved"})
 """Ports for which it must be known when the module was entered."""
 _NEED_END = frozenset({"output", "grad_output"})
 _STATE = frozenset(STATE_PORTS)
+
+
+Hook = TypeVar("Hook", PreForward, PostForward, Begin)
+
+
+class _Kinds(NamedTuple):
+    """The classes of hooks: those that a compiled graph can have, or those that break it."""
+
+    enter: type[PreForward]
+    leave: type[PostForward]
+    counter: type[CallCounter]
+    begin: type[Begin]
 
 
 class WatchEngine:
@@ -72,7 +78,13 @@ class WatchEngine:
         self.hooks, self.state, self.evaluations = calls.hooks, calls.state, calls.evaluations
         self.places: Places | None = None
         self._was_recording = False
-        self._traceable = TraceableHooks()
+        self._traceable: TraceableHooks | None = None
+        self._kinds = _Kinds(PreForward, PostForward, CallCounter, Begin)
+        if options.copy == ALIAS:
+            from torchtap.capture import compiled
+
+            self._traceable = compiled.TraceableHooks()
+            self._kinds = _Kinds(*compiled.KINDS)
         self._moved: dict[str, str | None] | None = None
 
     # ------------------------------------------------------------------ on, step, off
@@ -80,28 +92,22 @@ class WatchEngine:
     def attach(self, look: Look) -> None:
         """Put the hooks on."""
         modules, calls, taps, root = look.modules, self.calls, self.hooks.taps, self.hooks.root
-        borrows = calls.options.copy == ALIAS
         self.places = self.state.places = _places_of(look, taps)
         key = shared_key(look.every)
-        enter = CompilablePreForward if borrows else PreForward
-        leave = CompilablePostForward if borrows else PostForward
-        count = CompilableCallCounter if borrows else CallCounter
-        counted = calling_themselves(look)
+        kinds, counted = self._kinds, calling_themselves(look)
         for tap, module in self.hooks.tapped(modules):
             before: Any = None
             after: Any = None
             has_frame = tap is root or not tap.filters.keys().isdisjoint(_NEED_ENTRY)
             if has_frame or not tap.filters.keys().isdisjoint(_NEED_END):
-                leaving = leave(calls, tap, has_frame=has_frame)
-                self._traceable.add(leaving)
-                after = plainly(leaving, calls)
+                leaving = kinds.leave(calls, tap, has_frame=has_frame)
+                after = plainly(self._traced(leaving), calls)
             if has_frame:
-                before = enter(calls, tap)
-                self._traceable.add(before)
+                before = self._traced(kinds.enter(calls, tap))
             # A second hook doubles the price of a call; a module that cannot call itself is
             # numbered as it ends.
             elif after is not None and id(module) in counted:
-                before = counted_plainly(count(calls, tap), after)
+                before = counted_plainly(kinds.counter(calls, tap), after)
             self.hooks.put_on(module, pre_hook=before, post_hook=after, key=key)
         self._attach_to_parts(look)
         self.hooks.keep_fused_kernels({"": root, **taps}, modules)
@@ -109,16 +115,20 @@ class WatchEngine:
         self.hooks.hold(calls.facts.attach())
         open_engines.add(calls)
 
+    def _traced(self, hook: Hook) -> Hook:
+        """Have compiled graphs know a hook, where they may have values taken."""
+        if self._traceable is not None:
+            self._traceable.add(hook)
+        return hook
+
     def _attach_to_parts(self, look: Look) -> None:
         """Hear of the parts that may be called alone, and hold a module whose state is wanted."""
         modules, calls, taps, root = look.modules, self.calls, self.hooks.taps, self.hooks.root
-        kind = CompilableBegin if calls.options.copy == ALIAS else Begin
         parts = list(self._parts_to_hear_of(modules))
         key = shared_key(look.every) if parts else None
         for path in parts:
             tap = taps.get(path, root)
-            begin = kind(calls, tap)
-            self._traceable.add(begin)
+            begin = self._traced(self._kinds.begin(calls, tap))
             self.hooks.put_on(modules[path], pre_hook=begin, key=key)
             self.hooks.put_on(modules[path], post_hook=End(calls, tap))
 
@@ -181,7 +191,8 @@ class WatchEngine:
         self._record(False)
         open_engines.discard(calls)
         self.hooks.release()
-        self._traceable.release()
+        if self._traceable is not None:
+            self._traceable.release()
         calls.state.release()
         calls.gradients.release()
 

@@ -8,13 +8,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from operator import index
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 from torchtap.capture.delivery import SinkDispatch
 from torchtap.capture.evaluation import Evaluations
-from torchtap.capture.live_rules import LiveRules
 from torchtap.capture.missing import Missing, is_compiled
 from torchtap.capture.start import Start
 from torchtap.capture.training_facts import TrainingFacts
@@ -31,10 +30,12 @@ from torchtap.core.printed_page import Page, Printed
 from torchtap.runs.about import About
 from torchtap.runs.meta import Meta
 from torchtap.runs.records import overwritten
-from torchtap.runs.rules.diagnose import Rule
-from torchtap.runs.run import Run
 from torchtap.runs.scalars import Scalars
 from torchtap.runs.step_notes import StepNotes, checked_ids, checked_labels
+
+if TYPE_CHECKING:
+    from torchtap.runs.rules.diagnose import Rule
+    from torchtap.runs.run import Run
 
 Every = int | Callable[[int], bool]
 
@@ -114,14 +115,15 @@ class Watch(Closable, Printed):
         self._source = WatchSource(
             self._engine, delivery, self._missing, self._start, self._scalars, self._notes
         )
-        self._run = Run(self._source) if self._source.is_kept else None
-        self._keeps_notes = self._run is not None or delivery.tells
+        self._keeps_notes = self._source.is_kept or delivery.tells
         try:
             if delivery.tells:
                 delivery.begin(self._about())
             self._engine.attach(look)
             self._engine.begin_step(0, recording=_is_chosen(0, every))
             if rules:
+                from torchtap.capture.live_rules import LiveRules
+
                 self._source.live_rules = LiveRules(self.run, rules)
                 delivery.after_step(self._source.live_rules.after_step)
         except (
@@ -385,12 +387,19 @@ class Watch(Closable, Printed):
         Raises:
             CaptureError: none of the sinks can be read again (see :class:`torchtap.Sink`).
         """
-        if self._run is None:
+        run = self._run
+        if run is None:
             raise CaptureError(
                 "This watch hands its records on and keeps none. Add tt.Memory() or tt.Stats() to "
                 "its sinks: to=[tt.Memory(), your_function]."
             )
-        return self._run
+        return run
+
+    @cached_property
+    def _run(self) -> Run | None:
+        from torchtap.runs.run import Run
+
+        return Run(self._source) if self._source.is_kept else None
 
     @property
     def absent(self) -> Absences:

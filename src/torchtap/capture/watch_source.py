@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from torchtap.capture.delivery import SinkDispatch
-from torchtap.capture.live_rules import LiveRules
 from torchtap.capture.missing import Missing
 from torchtap.capture.start import Start
 from torchtap.capture.watch_engine import WatchEngine
@@ -14,9 +14,12 @@ from torchtap.core.site import Site
 from torchtap.runs.meta import Meta
 from torchtap.runs.records import Records
 from torchtap.runs.scalars import Scalars
-from torchtap.runs.source import SourceDefaults
+from torchtap.runs.source import SourceDefaults, no_series
 from torchtap.runs.step_notes import StepNotes
-from torchtap.stats.series import Series
+
+if TYPE_CHECKING:
+    from torchtap.capture.live_rules import LiveRules
+    from torchtap.stats.series import Series
 
 
 class WatchSource(SourceDefaults):
@@ -68,7 +71,7 @@ class WatchSource(SourceDefaults):
     @property
     def series(self) -> Series:
         """The series that was measured, up to now."""
-        return Series() if self._measured is None else self._measured()
+        return no_series() if self._measured is None else self._measured()
 
     @property
     def absent(self) -> Absences:
@@ -79,6 +82,7 @@ class WatchSource(SourceDefaults):
     def meta(self) -> Meta:
         """The metadata, with what was seen since the watch began: the training, the stages."""
         seen, facts = self._engine.evaluations.pipelining, self._engine.calls.facts
+        losses = self._engine.calls.losses
         meta = replace(
             self._start.meta,
             modes=facts.modes,
@@ -87,7 +91,7 @@ class WatchSource(SourceDefaults):
             optimizers=facts.optimizers,
             foreign_steps=facts.has_foreign_steps,
             order=self._engine.order,
-            loss=self._engine.calls.losses.as_dict(),
+            loss={} if losses is None else losses.as_dict(),
             findings=() if self.live_rules is None else self.live_rules.findings,
         )
         if not seen.stages:
