@@ -198,7 +198,7 @@ def test_a_fault_of_a_look_leaves_the_backward_alone_and_is_said(
     def raising(*args: object) -> None:
         raise RuntimeError("no such loss")
 
-    monkeypatch.setattr("torchtap.capture.loss_facts.told_targets", raising)
+    monkeypatch.setattr("torchtap.capture.loss_facts.judge", raising)
     model = nn.Linear(2, 3)
     with tt.watch(model, WHERE, to=tt.Stats()) as w:
         F.cross_entropy(model(torch.ones(6, 2)), CLASSES).backward()

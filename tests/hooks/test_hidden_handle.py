@@ -16,7 +16,7 @@ from models import relu_mlp, rows
 from torch import Tensor, nn
 
 import torchtap as tt
-from torchtap.hooks.module_hook import WATCH_AFTER, ModuleHook
+from torchtap.hooks.module_hook import OWN_HOOKS, WATCH_AFTER
 
 
 def every_other(step: int) -> bool:
@@ -77,7 +77,7 @@ def order_of(model: nn.Module) -> list[str]:
     """Names of the hooks on the first module, in their order."""
     names = {doubled: "doubled"}
     return [
-        hook.role if isinstance(hook, ModuleHook) else names.get(hook, getattr(hook, "name", ""))
+        hook.role if isinstance(hook, OWN_HOOKS) else names.get(hook, getattr(hook, "name", ""))
         for hook in model[0]._forward_hooks.values()
     ]
 

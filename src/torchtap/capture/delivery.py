@@ -160,12 +160,12 @@ class SinkCaller:
 
     def each(self, action: Callable[[Sink], object], where: str) -> None:
         """Do something with each sink; ``where`` says in its error when that was."""
-        for sink in list(self._alive):
-            try:
-                with outside_inference_mode():
+        with outside_inference_mode():
+            for sink in list(self._alive):
+                try:
                     action(sink)
-            except Exception as error:  # noqa: BLE001 - as in take
-                self._disable(sink, error, where)
+                except Exception as error:  # noqa: BLE001 - as in take
+                    self._disable(sink, error, where)
 
     def add(self, sink: Sink) -> Callable[[], None]:
         """Add a sink that takes no records, behind the others; call the result to take it off."""

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtap.capture.copy_policy import CopyPolicy
+from torchtap.capture.copy_policy import ALIAS, CopyPolicy
 from torchtap.capture.pending_gradient import PendingGradient, add_boundary_gradients
 from torchtap.capture.plain_calls import new_gradients
 from torchtap.core.no_grad import BATCHED, why_no_grad
@@ -123,7 +123,9 @@ class Gradients:
         self._grad_input = grad_input
         self.views: FollowedViews[PendingGradient] = FollowedViews(self.hold)
         self.on_tensors = TensorHooks(self._is_ours)
-        self.plain = new_gradients(self) if native.takes_calls() else None
+        borrows = copy_policy.copy == ALIAS
+        is_native = native.takes_calls()
+        self.plain = new_gradients(self, emit, borrows=borrows) if is_native else None
         self._leaves: list[Any] = []
         self._handles: list[Any] = []
         self._prune_at = 1024

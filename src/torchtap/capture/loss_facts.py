@@ -12,7 +12,7 @@ from torch import Tensor
 
 from torchtap.capture.gradient_ports import Gradients
 from torchtap.capture.loss_graph import Operation, number_of, operations_between
-from torchtap.capture.target_agreement import agreement, share_among, told_targets
+from torchtap.capture.target_agreement import judge, share_among
 from torchtap.capture.training_facts import TrainingFacts
 from torchtap.core.no_grad import is_batched
 from torchtap.core.torch_private import current_task
@@ -164,23 +164,24 @@ class LossFacts:
         square = float(torch.linalg.vector_norm(gradient)) ** 2
         is_there = 0 < square < math.inf
         self._look_for_square(seen.values if returned.is_alone else None, square, gradient.numel())
-        gradient = gradient[: len(output)] if output.ndim else gradient
-        told = None
+        if gradient.shape != output.shape and output.ndim:
+            gradient = gradient[: len(output)]
+        judged = None
         # Once a few looks told a squared error, no other loss is tried, until it is disproved.
         if is_there and not (self._may_be_squared and self._num_squared >= _LOOKS):
-            told = told_targets(output, gradient)
-        if told is None and is_there and self._may_be_squared and seen.values is not None:
+            judged = judge(output, gradient)
+        if judged is None and is_there and self._may_be_squared and seen.values is not None:
             # The gradient of ``a sum(e^2)`` is ``2 a e``.
-            told = told_targets(output, gradient, 2 * seen.values / square)
+            judged = judge(output, gradient, 2 * seen.values / square)
             seen.is_by_square = True
             self._num_squared += 1
-        if told is not None:
-            seen.agreement = agreement(told)
-            seen.copied = share_among(told, returned.inputs)
+        if judged is not None:
+            seen.agreement = judged.agreement
+            if judged.agreement is not None:
+                seen.copied = share_among(judged.labels, returned.inputs)
             if seen.is_by_square:
-                lowest, highest = told.targets.aminmax()
-                seen.lowest, seen.highest = float(lowest), float(highest)
-        if told is None and returned.is_alone and output.ndim > 1 and output.numel():
+                seen.lowest, seen.highest = judged.lowest, judged.highest
+        if judged is None and returned.is_alone and output.ndim > 1 and output.numel():
             away = output.float() - output.float().mean(0)
             seen.deviation = float(torch.linalg.vector_norm(away)) / math.sqrt(output.numel())
             size = float(torch.linalg.vector_norm(output.float()))

@@ -63,6 +63,7 @@ class WatchEngine:
         state: likewise.
         evaluations: likewise.
         places: where the tapped modules stand in the model.
+        is_resting: whether the hooks are out of their tables: nothing is seen of the running step.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class WatchEngine:
         self.step = 0
         self.hooks, self.state, self.evaluations = calls.hooks, calls.state, calls.evaluations
         self.places: Places | None = None
+        self.is_resting = False
         self._was_recording = False
         self._traceable: TraceableHooks | None = None
         self._kinds = _Kinds(PreForward, PostForward, CallCounter, Begin)
@@ -144,10 +146,13 @@ class WatchEngine:
 
     def begin_step(self, step: int, *, recording: bool) -> None:
         """Start ``step``; gradients still to come keep the step they belong to."""
+        if self.is_resting and not recording:
+            self._number_step(step)
+            return  # Nothing was recorded, and nothing will be.
         if not self._was_recording and not recording:
             self._number_step(step)
-            self.hooks.rest()
-            return  # Nothing was recorded, and nothing will be.
+            self._rest()
+            return
         calls = self.calls
         calls.end_pass()
         calls.optimizers.end_step(has_run=calls.have_trained)
@@ -157,7 +162,12 @@ class WatchEngine:
         self._was_recording = recording
         calls.begin_step()
         if not recording:
-            self.hooks.rest()
+            self._rest()
+
+    def _rest(self) -> None:
+        """Take the hooks out of their tables until a step is recorded."""
+        self.hooks.rest()
+        self.is_resting = True
 
     def _number_step(self, step: int) -> None:
         calls = self.calls
@@ -179,6 +189,7 @@ class WatchEngine:
         calls = self.calls
         if recording:
             self.hooks.wake()
+            self.is_resting = False
         calls.recording = calls.state.recording = calls.optimizers.recording = recording
 
     def detach(self) -> None:

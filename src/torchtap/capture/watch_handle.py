@@ -194,6 +194,8 @@ class Watch(Closable, Printed):
             [1000]
         """
         self._refuse_closed()
+        if number is None and ids is None and not labels and self._passes_over():
+            return
         self._missing.note_mixed()
         done, has_begun = self._engine.step, self._missing.has_begun
         following = _following(done, number, has_begun=has_begun)
@@ -201,15 +203,33 @@ class Watch(Closable, Printed):
         if following == done:
             return
         began = time.perf_counter()
-        recording = _is_chosen(following, self._every) and not self._num_pauses
-        self._engine.begin_step(following, recording=recording)
+        self._engine.begin_step(following, recording=self._records(following))
         self._missing.begin_step()
         self._note_overwritten(done)
         self._missing.check_marks()
         if self._keeps_notes and (has_begun or own_ids or own_labels):
             self._notes.note(done, time.time(), own_ids, own_labels)
+        self._end_step(done, began)
+
+    def _passes_over(self) -> bool:
+        """Go on to the next step in short, if neither it nor the running one is recorded."""
+        engine = self._engine
+        done = engine.step
+        # Code that runs once a step has left the processor's caches when it runs again: there is
+        # as little of it as can be.
+        if not engine.is_resting or self._records(done + 1):
+            return False
+        began = time.perf_counter()
+        engine.begin_step(done + 1, recording=False)
+        self._end_step(done, began)
+        return True
+
+    def _records(self, step: int) -> bool:
+        return _is_chosen(step, self._every) and not self._num_pauses
+
+    def _end_step(self, step: int, began: float) -> None:
         try:
-            self._delivery.close_step(done)
+            self._delivery.close_step(step)
         finally:
             self._num_closed += 1
             self._seconds += time.perf_counter() - began

@@ -239,7 +239,9 @@ class WatchedCalls:
             outputs = {id(tensor) for _, tensor in found}
             self.gradients.views.leave(frame.first_view, outputs, is_outermost=is_outermost)
         together = from_one_compiled_graph(t for _, t in found) if len(found) > 1 else ()
-        for leaf, tensor in found:
+        take = tap.take_plain if left and frame.phase is FORWARD else None
+        is_taken = take is not None and take(output, frame.number)
+        for leaf, tensor in found if not is_taken else ():
             state = tap.state("output", leaf)
             self.values.take(state, tensor, frame.number, frame.phase, frame.foreign)
             labels = (OUTSIDE,) if id(tensor) in together else ()

@@ -88,6 +88,8 @@ class Tap:
         is_in_graph: whether it ran inside a compiled graph, in any step.
         order: sorts taps by their first call; -1 before it.
         reason: why no call can be recorded.
+        take_plain: takes an output and the number of its call natively, and says whether it could;
+            of calls that Python follows.
 
     Args:
         copies: what its states start with.
@@ -113,6 +115,7 @@ class Tap:
         "raised",
         "reason",
         "states",
+        "take_plain",
         "unidentified",
         "unseen",
     )
@@ -142,6 +145,7 @@ class Tap:
         self.order = -1
         self.unseen: dict[str, Unseen] = {TAKEN: {}, RETURNED: {}}
         self.reason: str | None = None
+        self.take_plain: Callable[[object, int], bool] | None = None
         # Made ahead of the first call: most modules return one bare tensor, and hooks in C read
         # these as attributes.
         self.plain_output = self._new_state("output", "")

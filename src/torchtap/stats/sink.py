@@ -186,9 +186,11 @@ class Stats:
         with self._clock.lock:
             self._take_tables()
             self._closed = step
-            self._close_states()
+            if self._statistics:
+                self._close_states()
             self._clock.step = step + 1
-            _add_steps(self.series, self._tables.read_when_due())
+            if self._tables.are_due:
+                _add_steps(self.series, self._tables.read_all_but_last())
 
     @property
     def absent(self) -> tuple[Absence, ...]:
@@ -365,9 +367,8 @@ class Stats:
 
     def _close_states(self) -> None:
         """Have the series merge the further statistics of closed steps."""
-        if self._statistics:
-            _add_steps(self.series, self._tables.read())
-            self.series.recent.close_states(self._closed)
+        _add_steps(self.series, self._tables.read())
+        self.series.recent.close_states(self._closed)
 
     def __repr__(self) -> str:
         sites, steps = len(self.series.sites), len(self.series.steps)

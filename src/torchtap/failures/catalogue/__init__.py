@@ -35,10 +35,12 @@ from torchtap.failures.catalogue import (
     numbers,
     objects,
     optimizers,
+    overwritten,
     products,
     ranks,
     refused,
     resampling,
+    second_backwards,
     sequences,
     several_views,
     shapes,
@@ -56,8 +58,8 @@ TOPICS: dict[str, dict[str, Situation]] = {
         arguments, attention, backward, batches, compilers, creation, dtypes_and_devices, functions,
         hooks, in_place, indices, inference, layers, leaves, loaders, loading, loss_arguments,
         losses, members, modules, none_gradients, normalization, not_tensors, numbers, objects,
-        optimizers, products, ranks, refused, resampling, sequences, several_views, shapes, systems,
-        tensor_arguments, trainings, transforms, values_given,
+        optimizers, overwritten, products, ranks, refused, resampling, second_backwards, sequences,
+        several_views, shapes, systems, tensor_arguments, trainings, transforms, values_given,
     )
 }  # fmt: skip
 """Topic, the name of its file -> its situations."""

@@ -1260,6 +1260,8 @@ static PyMethodDef methods[] = {
      "clear_block(rows, num_rows, lists or 0): begin again with blank rows and no list"},
     {"add_lists", (PyCFunction)(void (*)(void))py_add_lists, METH_FASTCALL,
      "add_lists(bins, counts, size of a count, ends, num_lists, addresses of histograms)"},
+    {"agreement", torchtap_agreement, METH_VARARGS,
+     "agreement(outputs, gradients, rows, columns, factor, classes) -> see targets.c"},
     {"are_finite", (PyCFunction)(void (*)(void))py_are_finite, METH_FASTCALL,
      "are_finite(table of data, numel and dtype, count, threads) -> bool"},
     {"capabilities", py_capabilities, METH_NOARGS, "The instruction set in use."},

@@ -26,7 +26,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-_INTERFACE = 3
+_INTERFACE = 4
 """The binary has the same number, from ``calls.h``, or it was built from other sources."""
 _STALE = (
     "torchtap's native kernel was built from other sources, and stock operations measure instead, "
@@ -384,6 +384,40 @@ def _lies_ready(tensor: Tensor) -> bool:
     if type(tensor) is not Tensor or not tensor.is_cpu or tensor.layout is not torch.strided:
         return False
     return not tensor.is_nested and (tensor.is_contiguous() or fills_its_memory(tensor))
+
+
+def agreement(
+    outputs: Tensor,
+    gradients: Tensor,
+    shape: tuple[int, int],
+    factor: float | None,
+    classes: Tensor | None,
+) -> tuple[float | None, float, float] | None:
+    """Return the correlation of outputs and targets, and the lowest and the highest target.
+
+    See ``capture/target_agreement.py``. ``None`` where the kernel does not read these tensors, or
+    their gradient does not tell a class of each row.
+
+    Args:
+        outputs: of a model.
+        gradients: of a loss, at the outputs.
+        shape: how many rows and columns both are read as.
+        factor: by which a gradient gives the error, of a squared one.
+        classes: takes the classes, ``int64[rows]``, where there is no factor.
+    """
+    if not _available or not _are_in_order(outputs) or not _are_in_order(gradients):
+        return None
+    addresses = outputs.data_ptr(), gradients.data_ptr()
+    if not all(addresses):
+        return None
+    place = 0 if classes is None else classes.data_ptr()
+    return _kernel.agreement(*addresses, *shape, factor or 0.0, place)
+
+
+def _are_in_order(numbers: Tensor) -> bool:
+    """Return whether these are float32, one after the other in the order of their places."""
+    is_float = numbers.dtype is torch.float32 and not numbers.is_neg()
+    return is_float and _lies_ready(numbers) and numbers.is_contiguous()
 
 
 def drain(rows: Tensor, histograms: Tensor, scratch: Scratch | None = None) -> Drained:
