@@ -245,7 +245,8 @@ class Stats:
             self._evaluation.close()
         with self._clock.lock:
             self._take_tables()
-            self._close_states()
+            if self._statistics:
+                self._close_states()
 
     # ------------------------------------------------------------------ measuring
 
@@ -320,10 +321,10 @@ class Stats:
             if measured.dtype != dtype_name(tensor):
                 measured.dtype = "mixed"
         meter.note_shape(shape_of(tensor), is_first=is_new)
-        measured.note(notes)
         if not notes:
             meter.trust(tensor)
         else:
+            measured.note(notes)
             meter.distrust()
         return block
 
