@@ -46,12 +46,11 @@ def _note_use(sink: Sink) -> bool:
 class _Function:
     """A plain callable as a sink."""
 
+    skips_steps = True
+
     def __init__(self, function: Callable[[Record], object]) -> None:
         self.function = function
-
-    def take(self, record: Record) -> None:
-        """Call the function."""
-        self.function(record)
+        self.take: Callable[..., Any] = function
 
     def close_step(self, step: int) -> None:
         """A function has no steps."""
@@ -176,6 +175,13 @@ class SinkCaller:
 
         return remove
 
+    @property
+    def skips_steps(self) -> bool:
+        """Return whether no sink need be told of a step of which nothing was recorded."""
+        if self._unraised is not None:
+            return False
+        return all(getattr(sink, "skips_steps", False) for sink in self._alive)
+
     def raise_new(self) -> None:
         """Raise what a sink raised since the last time."""
         failure, self._unraised = self._unraised, None
@@ -295,6 +301,11 @@ class SinkDispatch:
     def after_step(self, function: Callable[[int], object]) -> Callable[[], None]:
         """Call a function after the sinks at the end of each step, until the result is called."""
         return self._caller.add(_AfterStep(function))
+
+    @property
+    def skips_steps(self) -> bool:
+        """Return whether a step of which nothing was recorded need not be closed."""
+        return self._caller.skips_steps
 
     def close_step(self, step: int) -> None:
         """Tell the sinks, then raise what one of them raised since the last time."""

@@ -155,7 +155,8 @@ class WatchEngine:
             return
         calls = self.calls
         calls.end_pass()
-        calls.optimizers.end_step(has_run=calls.have_trained)
+        if calls.optimizers.is_wanted:
+            calls.optimizers.end_step(has_run=calls.have_trained)
         calls.evaluations.end_step(self.step)
         self._number_step(step)
         self._record(recording)

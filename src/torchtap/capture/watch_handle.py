@@ -29,7 +29,7 @@ from torchtap.core.plan import Plan
 from torchtap.core.printed_page import Page, Printed
 from torchtap.runs.about import About
 from torchtap.runs.meta import Meta
-from torchtap.runs.records import overwritten
+from torchtap.runs.records import LiveRecords, overwritten
 from torchtap.runs.scalars import Scalars
 from torchtap.runs.step_notes import StepNotes, checked_ids, checked_labels
 
@@ -198,14 +198,16 @@ class Watch(Closable, Printed):
             return
         self._missing.note_mixed()
         done, has_begun = self._engine.step, self._missing.has_begun
-        following = _following(done, number, has_begun=has_begun)
-        own_ids, own_labels = checked_ids(ids), checked_labels(labels)
+        following = done + 1 if number is None else _following(done, number, has_begun=has_begun)
+        own_ids = [] if ids is None else checked_ids(ids)
+        own_labels = checked_labels(labels) if labels else {}
         if following == done:
             return
         began = time.perf_counter()
         self._engine.begin_step(following, recording=self._records(following))
         self._missing.begin_step()
-        self._note_overwritten(done)
+        if self._kept is not None:
+            self._note_overwritten(self._kept, done)
         self._missing.check_marks()
         if self._keeps_notes and (has_begun or own_ids or own_labels):
             self._notes.note(done, time.time(), own_ids, own_labels)
@@ -219,9 +221,11 @@ class Watch(Closable, Printed):
         # as little of it as can be.
         if not engine.is_resting or self._records(done + 1):
             return False
-        began = time.perf_counter()
         engine.begin_step(done + 1, recording=False)
-        self._end_step(done, began)
+        if self._delivery.skips_steps:
+            self._num_closed += 1
+        else:
+            self._end_step(done, time.perf_counter())
         return True
 
     def _records(self, step: int) -> bool:
@@ -374,10 +378,9 @@ class Watch(Closable, Printed):
     def _closed(self) -> CaptureError:
         return CaptureError("This watch is closed; call tt.watch again to go on.")
 
-    def _note_overwritten(self, step: int) -> None:
-        if self._kept is not None:
-            for row in overwritten(self._kept.read(), step):
-                self._engine.overwritten(row.site)
+    def _note_overwritten(self, kept: LiveRecords, step: int) -> None:
+        for row in overwritten(kept.read(), step):
+            self._engine.overwritten(row.site)
 
     def close(self) -> None:
         """Take everything off the model. All that was recorded stays readable.
@@ -503,7 +506,7 @@ def _is_chosen(step: int, every: Every) -> bool:
     return bool(every(step)) if callable(every) else step % every == 0
 
 
-def _following(done: int, number: int | None, *, has_begun: bool) -> int:
+def _following(done: int, number: int, *, has_begun: bool) -> int:
     """Return the number of the step that begins.
 
     Args:
@@ -511,8 +514,6 @@ def _following(done: int, number: int | None, *, has_begun: bool) -> int:
         number: as given to :meth:`Watch.step`.
         has_begun: whether anything of the running step was seen.
     """
-    if number is None:
-        return done + 1
     try:
         following = index(number)
     except TypeError:

@@ -164,7 +164,8 @@ class WatchedCalls:
     def end_pass(self) -> None:
         """Note that the running step ends: no call of it is to come."""
         self._head = None
-        self.state.deliver()  # Of a backward that raised.
+        if self._wants_state:
+            self.state.deliver()  # Of a backward that raised.
         self.copy_policy.learn()
 
     def begin_step(self) -> None:

@@ -57,6 +57,7 @@ class Memory:
             self._new.append if max_bytes is None else self._take_within_budget
         )
         self.unguarded = ("take",)
+        self.skips_steps = max_steps is None  # Else each step counts, also an empty one.
 
     @property
     def rows(self) -> Sequence[Record]:

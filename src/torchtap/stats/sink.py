@@ -87,6 +87,7 @@ class Stats:
     """
 
     keeps = reads_backward = False
+    skips_steps = True
     unguarded = ("meter",)
 
     def __init__(

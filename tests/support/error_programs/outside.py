@@ -47,7 +47,7 @@ ATTENTION = [
         out, weights = attention(x, x, x, key_padding_mask=padding)  # raises
         """,
         "attention (MultiheadAttention)",
-        "Turn it round, with .T.",
+        "turn it: .T.",
         (("key_padding_mask=padding", "key_padding_mask=padding.T"),),
         purpose="assert (weights.transpose(1, 2)[padding.T] == 0).all()",
     ),

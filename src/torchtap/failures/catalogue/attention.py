@@ -25,12 +25,17 @@ def _mask(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     # Inside of PyTorch's function the batch stands in dimension 1.
     batch = query.shape[1] if isinstance(query, Tensor) and query.dim() == 3 else None
     source = key.shape[0] if isinstance(key, Tensor) and key.dim() == 3 else None
+    is_first = getattr(failure.module, _FIRST, True)
+    square = len(given) == 2 and given[0] == given[1]
     heads = wanted[0] // batch if batch and len(wanted) == 3 else 0
     return {
         "heads": heads,
         "is_per_sample": bool(heads) and given == [batch, *wanted[1:]],
         "is_of_padding": batch is not None and given == [batch, source],
         "padding": _as_padding(failure),
+        "is_batch_second": square and not is_first and given[0] == batch != wanted[-1],
+        "is_longer": square and len(wanted) == 2 and given[0] > max(wanted),
+        "cut": f"[:{wanted[0]}, :{wanted[-1]}]",
     }
 
 
@@ -65,9 +70,14 @@ def _true_where_padded(name: str, value: Any) -> str:
 def _padding(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     value, key = failure.operand("key_padding_mask").value, failure.operand("key").value
     if not isinstance(value, Tensor) or not isinstance(key, Tensor) or key.dim() != 3:
-        return {"needed": "", "is_turned": False}
+        return dict.fromkeys(("needed", "is_turned", "is_batch_second"), "")
     needed = [key.shape[1], key.shape[0]]
-    return {"needed": f" {needed}", "is_turned": list(value.shape) == needed[::-1]}
+    is_turned, is_first = list(value.shape) == needed[::-1], getattr(failure.module, _FIRST, True)
+    return {
+        "needed": f" {needed}",
+        "is_turned": is_turned,
+        "is_batch_second": is_turned and not is_first,
+    }
 
 
 def _heads(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
@@ -83,6 +93,11 @@ def _heads(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     }
 
 
+_FIRST = "batch_first"
+_BATCH_FIRST = (
+    "If the batch stands first in the input, say so where the layer is made: batch_first=True; "
+    "without it the first dimension is the time."
+)
 SITUATIONS: dict[str, Situation] = {
     "attention mask": SituationRow(
         "{module} takes a mask of shape ({wanted}) for this query and key, and attn_mask is "
@@ -92,6 +107,8 @@ SITUATIONS: dict[str, Situation] = {
             "Repeat the mask of each sample for its {heads} heads, which stand side by side, with "
             ".repeat_interleave({heads}, 0).",
         ),
+        ("is_batch_second", _BATCH_FIRST),
+        ("is_longer", "If it was made for the longest sequence, cut it to this one: mask{cut}."),
         (
             "is_of_padding",
             "If it marks padding, one row for each sample, hand it over as such, True where a key "
@@ -104,7 +121,8 @@ SITUATIONS: dict[str, Situation] = {
     "padding mask": SituationRow(
         "{module} takes a key_padding_mask{needed}, which is [batch, source length]; dimension "
         "{dim} of this one is {given}.",
-        ("is_turned", "Turn it round, with .T."),
+        ("is_batch_second", _BATCH_FIRST),
+        ("is_turned", "If the mask stands the other way, [source length, batch], turn it: .T."),
         "Make it from the batch and the length of the keys, True where a key is padding.",
         facts=_padding,
     ),

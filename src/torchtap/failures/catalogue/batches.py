@@ -62,12 +62,16 @@ def _stack(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     )
     is_part = len(low) == 2 and differs == [0] and around > 2
     is_long = not is_dims and len(low) == 2 and differs == [1] and around < 3
+    # A spectrogram differs in its time alone; so may pictures of one height.
+    is_spectrum = not is_dims and len(low) == 3 and differs == [2] and low[0] < 3
     return {
         "is_dims": is_dims,
         "low": low,
         "high": high,
         "lacking": _lacking(low, high),
         "is_pictures": not is_dims and len(low) > 1 and differs != [0] and not is_long,
+        "is_spectrum": is_spectrum,
+        "is_picture": not is_spectrum,
         "is_long": is_long,
         "is_boxes": not is_dims and is_part,
         "is_colors": differs == [0] and len(low) == len(high) == 3 and {low[0], high[0]} == {1, 3},
@@ -125,9 +129,15 @@ SITUATIONS: dict[str, Situation] = {
         SituationRow(
             "The samples of a batch have different sizes: {wanted} at 0 and {given} at {at}, and "
             "the DataLoader stacks them.",
-            "Resize all to one size in the data set: F.interpolate(x[None], size={size})[0], or "
-            "Resize({size}) of torchvision.",
-            "Pad all to one size: F.pad(x, (left, right, top, bottom)).",
+            (
+                "is_spectrum",
+                "If they are spectrograms of different lengths, pad all to the longest, in a "
+                "collate_fn: F.pad(x, (0, longest - x.shape[-1])).",
+            ),
+            "If they are pictures, resize all to one size in the data set: Resize({size}) of "
+            "torchvision, or F.interpolate(x[None], size={size})[0]; of masks of classes with "
+            "mode='nearest'.",
+            "If their scale is to stay, pad all to one size: F.pad(x, (left, right, top, bottom)).",
             when="is_pictures",
         ),
         SituationRow(
@@ -161,7 +171,8 @@ SITUATIONS: dict[str, Situation] = {
         ),
         SituationRow(
             "torch.stack takes tensors of one shape, and got {wanted} at 0 and {given} at {at}.",
-            "Bring them to one shape first: cut or pad them, torch.nn.utils.rnn.pad_sequence.",
+            "If each is one sample of a batch, bring them to one shape first: cut or pad them, "
+            "torch.nn.utils.rnn.pad_sequence(..., batch_first=True).",
             "If they are to stand one behind the other, in a dimension that they have: torch.cat.",
             about="tensors",
         ),

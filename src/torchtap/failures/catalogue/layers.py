@@ -79,6 +79,7 @@ def _recurrence(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         "whole": type(failure.module).__name__.removesuffix("Cell"),
         "is_flat": is_long and math.prod(shape[2:]) == size and not ones,
         "single": str(ones[0]) if ones else "",
+        "is_map": is_long and len(shape) == 4 and shape[1] * shape[2] == size != shape[3],
         "is_joined": len(shape) == 4 and shape[-1] == size and not ones,
     }
 
@@ -120,9 +121,16 @@ def _attended(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
 
 def _queries(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     value = failure.operand("query").value
+    shape = list(value.shape) if isinstance(value, Tensor) and value.dim() == 4 else [0] * 4
+    width = getattr(failure.module, "embed_dim", None)
+    is_last = shape[-1] == width or shape == [0] * 4
     first = failure.module is not None and getattr(failure.module, "batch_first", False)
-    is_first = isinstance(value, Tensor) and value.dim() == 4 and bool(first)
-    return {"is_first": is_first, "is_other": not is_first}
+    return {
+        "is_first": is_last and bool(first),
+        "is_second": shape[1] == width and not is_last,
+        "turned": "flatten(2).mT" if first else "flatten(2).permute(2, 0, 1)",
+        "is_other": not first and shape[1] != width,
+    }
 
 
 def _types(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
@@ -282,6 +290,11 @@ SITUATIONS: dict[str, Situation] = {
         "{module} takes {low} or {high} dimensions, and its input has {given}.",
         ("is_cell", "A cell takes one step: call it in a loop, for step in {name}: ..."),
         ("is_cell", "Or use nn.{whole}, which goes through the whole sequence."),
+        (
+            "is_map",
+            "If the last dimension is the time, as in a map over a line of text, put it second: "
+            "{name_it}.permute(0, 3, 1, 2).flatten(2), with batch_first=True.",
+        ),
         ("is_flat", "Make one vector of what stands behind the time: {name_it}.flatten(2)."),
         ("single", "Take the dimension of one away: {name_it}.squeeze({single})."),
         (
@@ -289,6 +302,8 @@ SITUATIONS: dict[str, Situation] = {
             "If the first two say which sequence it is, join them: {name_it}.flatten(0, 1), with "
             "batch_first=True.",
         ),
+        "Otherwise bring it to [time, batch, features], or [batch, time, features] with "
+        "batch_first=True.",
         about="argument",
         facts=_recurrence,
     ),
@@ -352,10 +367,14 @@ SITUATIONS: dict[str, Situation] = {
         "{module} takes [time, batch, features], or [batch, time, features] with "
         "batch_first=True, and its query has {given} dimensions.",
         (
+            "is_second",
+            "If it is a map of {variable}.embed_dim channels, make its places the sequence: "
+            "{name_it}.{turned}.",
+        ),
+        (
             "is_first",
-            "Join the dimensions that are no features: {name_it}.flatten(1, 2) if all places "
-            "attend "
-            "to each other, flatten(0, 1) if each row does by itself.",
+            "If all places attend to each other, join them: {name_it}.flatten(1, 2); if each row "
+            "does by itself: {name_it}.flatten(0, 1).",
         ),
         "If a dimension is that of the heads, leave it out: the module makes them of the features "
         "itself.",

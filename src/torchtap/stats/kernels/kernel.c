@@ -423,11 +423,18 @@ NOINLINE static void count_doubles_at(uint32_t *restrict tables, const double *r
         tables[(i & 3) * TABLE + bin_of_double(x[at[i]])]++;
 }
 
+/* By the bits, without a branch: after a ReLU zeros and other numbers alternate at random. */
 static int64_t minus_zeros_at(const void *x, int wide, const int32_t *at, int n) {
     int64_t found = 0;
-    for (int i = 0; i < n; i++) {
-        double value = wide ? ((const double *)x)[at[i]] : ((const float *)x)[at[i]];
-        found += value == 0 && signbit(value);
+    for (int i = 0; wide && i < n; i++) {
+        uint64_t bits;
+        memcpy(&bits, (const double *)x + at[i], sizeof bits);
+        found += bits == UINT64_C(1) << 63;
+    }
+    for (int i = 0; !wide && i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, (const float *)x + at[i], sizeof bits);
+        found += bits == UINT32_C(1) << 31;
     }
     return found;
 }
