@@ -20,6 +20,7 @@ from torchtap.core.ports import STATE_PORTS
 from torchtap.core.site import Site
 from torchtap.hooks.calls import calling_themselves, outermost_parts
 from torchtap.hooks.dynamo_hooks import shared_key
+from torchtap.hooks.hidden_handle import tables_lock
 from torchtap.hooks.marks import open_engines
 from torchtap.hooks.tap import Tap
 from torchtap.hooks.tap_follower import CallCounter
@@ -95,9 +96,20 @@ class WatchEngine:
         """Put the hooks on."""
         modules, calls, taps, root = look.modules, self.calls, self.hooks.taps, self.hooks.root
         self.places = self.state.places = _places_of(look, taps)
+        with tables_lock:  # Until they are in, the key is of no hook.
+            self._put_on(look)
+        self._attach_to_parts(look)
+        self.hooks.keep_fused_kernels({"": root, **taps}, modules)
+        self.hooks.hold(calls.optimizers.attach())
+        self.hooks.hold(calls.facts.attach())
+        open_engines.add(calls)
+
+    def _put_on(self, look: Look) -> None:
+        """Put the hooks on the tapped modules."""
+        calls, root = self.calls, self.hooks.root
         key = shared_key(look.every)
         kinds, counted = self._kinds, calling_themselves(look)
-        for tap, module in self.hooks.tapped(modules):
+        for tap, module in self.hooks.tapped(look.modules):
             before: Any = None
             after: Any = None
             has_frame = tap is root or not tap.filters.keys().isdisjoint(_NEED_ENTRY)
@@ -111,11 +123,6 @@ class WatchEngine:
             elif after is not None and id(module) in counted:
                 before = counted_plainly(kinds.counter(calls, tap), after)
             self.hooks.put_on(module, pre_hook=before, post_hook=after, key=key)
-        self._attach_to_parts(look)
-        self.hooks.keep_fused_kernels({"": root, **taps}, modules)
-        self.hooks.hold(calls.optimizers.attach())
-        self.hooks.hold(calls.facts.attach())
-        open_engines.add(calls)
 
     def _traced(self, hook: Hook) -> Hook:
         """Have compiled graphs know a hook, where they may have values taken."""

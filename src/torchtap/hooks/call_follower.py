@@ -18,7 +18,7 @@ from torch import nn
 from torchtap.core.stack_frames import innermost_frames, is_on_stack
 from torchtap.hooks.dynamo_hooks import new_key
 from torchtap.hooks.encoder_fast_path import EncoderFastPath
-from torchtap.hooks.hidden_handle import HiddenHandle
+from torchtap.hooks.hidden_handle import HiddenHandle, tables_lock
 from torchtap.hooks.hook_order import put_by_role
 from torchtap.hooks.module_hook import ModuleHook, NativeHook
 from torchtap.hooks.tap import Tap
@@ -164,11 +164,12 @@ class CallFollower(Generic[OneCall]):
         self, tables: list[Any], hook: Any, key: int | None, *, is_first: bool = False
     ) -> HiddenHandle:
         key = new_key() if key is None else key
-        handle = HiddenHandle.put_in(key, hook, tables)
-        if is_first:  # Before all others, whatever their roles.
-            tables[0].move_to_end(key, last=False)
-        elif len(tables[0]) > 1:
-            put_by_role(tables[0], key)
+        with tables_lock:
+            handle = HiddenHandle.put_in(key, hook, tables)
+            if is_first:  # Before all others, whatever their roles.
+                tables[0].move_to_end(key, last=False)
+            elif len(tables[0]) > 1:
+                put_by_role(tables[0], key)
         self._on_modules.append(handle)
         return handle
 
@@ -190,15 +191,17 @@ class CallFollower(Generic[OneCall]):
         """Take the hooks on modules out of their tables, until they are woken."""
         if not self._are_resting:
             self._are_resting = True
-            for handle in self._on_modules:
-                handle.rest()
+            with tables_lock:
+                for handle in self._on_modules:
+                    handle.rest()
 
     def wake(self) -> None:
         """Put the hooks that rest back where they belong."""
         if self._are_resting:
             self._are_resting = False
-            for handle in self._on_modules:
-                handle.wake()
+            with tables_lock:
+                for handle in self._on_modules:
+                    handle.wake()
 
     def release(self) -> None:
         """Take every hook off."""
@@ -216,6 +219,7 @@ class CallFollower(Generic[OneCall]):
 
 
 def _remove(handles: list[Any]) -> None:
-    for handle in handles:
-        handle.remove()
+    with tables_lock:
+        for handle in handles:
+            handle.remove()
     handles.clear()

@@ -174,7 +174,7 @@ def _has_other_hooks(module: nn.Module) -> bool:
     tables = (module._forward_pre_hooks, module._forward_hooks)
     if not any(tables):
         return False
-    return any(not isinstance(hook, OWN_HOOKS) for table in tables for hook in table.values())
+    return any(not isinstance(hook, OWN_HOOKS) for table in tables for hook in list(table.values()))
 
 
 def number_in_report(call: int, phase: str) -> int:

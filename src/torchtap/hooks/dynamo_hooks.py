@@ -18,6 +18,7 @@ from torch.utils.hooks import RemovableHandle
 
 from torchtap.core.after_import import after_import
 from torchtap.core.torch_private import DYNAMO, imported_dynamo, set_default
+from torchtap.hooks.hidden_handle import keys_in
 
 _NAME = "skip_nnmodule_hook_guards"
 
@@ -110,7 +111,9 @@ def _count(change: int) -> None:
 
 def shared_key(modules: Iterable[nn.Module]) -> int:
     """Return a key under which no module has a hook; often the one of a watch that is closed."""
-    taken = {key for m in modules for key in (*m._forward_pre_hooks, *m._forward_hooks)}
+    tables: list[Any] = [t for m in modules for t in (m._forward_pre_hooks, m._forward_hooks)]
+    # Hooks that rest are in no table, and come back.
+    taken = {key for table in tables if table or table.__dict__ for key in keys_in(table)}
     for key in _shared_keys:
         if key not in taken:
             return key

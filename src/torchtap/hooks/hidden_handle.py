@@ -8,6 +8,7 @@ its twin without ours would.
 from __future__ import annotations
 
 import copy
+import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
@@ -18,8 +19,17 @@ from torch.utils.hooks import RemovableHandle
 from torchtap.hooks.hook_order import order_with, put_back
 
 Table = OrderedDict[int, Any]
+tables_lock = threading.RLock()
+"""Held while hooks of ours are put into tables, moved or taken out: several threads may watch one
+model, and those of one watch have one key."""
 _OWN_NAMES = ("__deepcopy__", "__reduce_ex__", "move_to_end")
 """Attributes that stand on a table while entries of it are ours."""
+
+
+def keys_in(table: Table) -> set[int]:
+    """Return the keys of all hooks of a table, also of those of ours that rest."""
+    own = _own_entries(table)
+    return {*table, *(() if own is None else own.keys)}
 
 
 class HiddenHandle:
@@ -99,8 +109,7 @@ class _OwnEntries:
     @classmethod
     def of(cls, table: Table) -> _OwnEntries:
         """Return the ``_OwnEntries`` of a table, made where none of its entries was ours."""
-        own = getattr(table.__dict__.get("__reduce_ex__"), "__self__", None)
-        return own if isinstance(own, _OwnEntries) else cls(table)
+        return _own_entries(table) or cls(table)
 
     def rest(self, key: int) -> None:
         """Take an entry out of the table until it wakes."""
@@ -171,3 +180,8 @@ class _OwnEntries:
         attributes = vars(table).items()
         vars(others).update((name, held) for name, held in attributes if name not in _OWN_NAMES)
         return others
+
+
+def _own_entries(table: Table) -> _OwnEntries | None:
+    own = getattr(table.__dict__.get("__reduce_ex__"), "__self__", None)
+    return own if isinstance(own, _OwnEntries) else None
