@@ -159,6 +159,33 @@ def test_a_model_that_was_watched_is_freed_at_once(measures: bool) -> None:
         gc.enable()
 
 
+@NATIVE
+@SINKS
+@pytest.mark.parametrize("where", ["*", "*:output,grad_output", WHERE])
+def test_a_watch_that_was_closed_leaves_nothing_for_the_collector(
+    where: str, measures: bool, native: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHTAP_NATIVE", native)
+    model, x = blocks(), torch.ones(2, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):  # The first one imports.
+        gc.collect()
+        gc.disable()
+        try:
+            with tt.watch(model, where, to=tt.Stats() if measures else None) as w:
+                model(x).sum().backward()
+                optimizer.step()
+                w.step()
+            run = w.run
+            refs = [weakref.ref(w), weakref.ref(w._engine.calls), weakref.ref(run)]
+            refs.append(weakref.ref(w._delivery.sinks[0]))
+            assert bool(run)
+            del w, run
+            assert [ref() for ref in refs] == [None] * len(refs)
+        finally:
+            gc.enable()
+
+
 def test_watches_of_one_model_in_many_threads() -> None:
     model, number = blocks().eval(), 8
     together = threading.Barrier(number)

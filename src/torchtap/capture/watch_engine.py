@@ -210,6 +210,8 @@ class WatchEngine:
         self._record(False)
         open_engines.discard(calls)
         self.hooks.release()
+        for tap in (self.hooks.root, *self.hooks.taps.values()):
+            tap.take_plain = None  # It refers to all of this.
         if self._traceable is not None:
             self._traceable.release()
         calls.state.release()

@@ -32,6 +32,7 @@ from torchtap.core.torch_private import (
     transform_running,
 )
 from torchtap.core.tree import Leaf, argument_leaves, leaves
+from torchtap.core.weak_method import weakly
 from torchtap.hooks.calls import UNIDENTIFIED, WHY_UNIDENTIFIED, Call
 from torchtap.hooks.graph_edges import from_one_compiled_graph
 from torchtap.hooks.tap import RETURNED, TAKEN, SiteState, Tap
@@ -134,7 +135,7 @@ class WatchedCalls:
         self.gradients = Gradients(
             self.copy_policy, emit, self.state.deliver, options.grad_input, options.looks
         )
-        take = self.take_state
+        take = weakly(self.take_state)
         self.optimizers = OptimizerPorts(plan, self.hooks.taps, emit, take, borrows=borrows)
         self.evaluations = Evaluations(self.hooks.root, self.busy)
         self.losses: LossFacts | None = None
