@@ -51,7 +51,7 @@ def note_of(source: str, folder: Path) -> str:
         ),
         (
             "nn.Parameter(torch.arange(3))",
-            ("1. Make it of floats: nn.Parameter(torch.arange(3).float())",),
+            ("make it of floats: nn.Parameter(torch.arange(3).float())", "a buffer"),
             ("data.float()",),
         ),
         (

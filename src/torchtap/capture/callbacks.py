@@ -132,7 +132,7 @@ class PostForward(TapHook[Listener]):
             self._leave(args, kwargs, output)
             return
         is_view = output._is_view()
-        if state is not None and state.copies is not False:
+        if state is not None and state.copies is None:
             kept = None if is_view else self._kept_first(state, output)
             if kept is None:
                 self._leave(args, kwargs, output)

@@ -98,7 +98,8 @@ class CopyPolicy:
 
     def _must_copy(self, state: SiteState, tensor: Tensor, foreign: Container[int]) -> bool:
         if self.copy != "auto":
-            return self.copy == "always"
+            state.copies = self.copy == "always"
+            return state.copies
         if type(tensor) is not Tensor or tensor.layout is not torch.strided or tensor.is_nested:
             return True  # No storage to tell who shares it.
         if tensor.requires_grad and tensor.grad_fn is None and not state.site.is_gradient:

@@ -302,13 +302,15 @@ class SinkDispatch:
         """Call a function after the sinks at the end of each step, until the result is called."""
         return self._caller.add(_AfterStep(function))
 
-    @property
-    def skips_steps(self) -> bool:
-        """Return whether a step of which nothing was recorded need not be closed."""
-        return self._caller.skips_steps
+    def close_step(self, step: int, *, is_empty: bool = False) -> None:
+        """Tell the sinks, then raise what one of them raised since the last time.
 
-    def close_step(self, step: int) -> None:
-        """Tell the sinks, then raise what one of them raised since the last time."""
+        Args:
+            step: that ends.
+            is_empty: nothing was recorded of it, nor will be of the next: sinks may skip it.
+        """
+        if is_empty and self._caller.skips_steps:
+            return
         self._caller.each(lambda sink: sink.close_step(step), f"at the end of step {step}")
         self._caller.raise_new()
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from torchtap.capture.copy_policy import ALIAS, CopyPolicy
 from torchtap.capture.saved_port import Saved
+from torchtap.core.inference_mode import normal_copy
 from torchtap.core.record import EVAL, FORWARD, UNVERSIONED, Record, new_record
 from torchtap.core.tensors import obstacle, storage_id
 from torchtap.hooks.tap import SiteState, Tap
@@ -72,8 +73,8 @@ class Values:
         try:
             foreign = self._all_foreign(tensor, foreign)
             kept, version, labels = self._copy_policy.keep(state, tensor, foreign)
-        except (RuntimeError, NotImplementedError) as error:  # It must not stop the model.
-            state.reason = f"it could not be copied: {str(error).splitlines()[0]}"
+        except RuntimeError as error:  # It must not stop the model.
+            state.reason = why_no_copy(error)
             return
         state.seen = True
         self._emit(Record(state.site, self.step, call, phase, -1, labels, kept, version))
@@ -84,21 +85,28 @@ class Values:
         """Take a plain tensor in a training forward: ``take`` in short.
 
         Args:
-            state: of the site.
+            state: of the site; it is known whether values have to be copied there, or ``copied`` is given.
             tensor: the value, made by an operation.
             call: number of the call.
             copied: a copy of the value, unless it is known that nothing overwrites it.
         """
-        state.seen = True
         if state.meter(tensor, self.step):
+            state.seen = True
             return
         if copied is not None:
             kept, version = copied, UNVERSIONED
         elif self._borrows:
             kept, version = tensor, UNVERSIONED
+        elif state.copies:
+            try:
+                kept, version = normal_copy(tensor), UNVERSIONED
+            except RuntimeError as error:
+                state.reason = why_no_copy(error)
+                return
         else:
             kept = tensor.detach()
             version = kept._version
+        state.seen = True
         row = (state.site, self.step, call, FORWARD, -1, (), kept, version)
         self._emit(new_record(Record, row))
 
@@ -145,3 +153,8 @@ class Values:
             state = () if model is None else (*model.parameters(), *model.buffers())
             self._own_storages = {storage_id(held) for held in state} - {0}
         return passed | self._own_storages
+
+
+def why_no_copy(error: BaseException) -> str:
+    """Return the reason of a value that could not be copied, which must not stop the model."""
+    return f"it could not be copied: {str(error).splitlines()[0]}"

@@ -195,7 +195,7 @@ class WatchEngine:
 
     def _record(self, recording: bool) -> None:
         calls = self.calls
-        if recording:
+        if recording and self.is_resting:
             self.hooks.wake()
             self.is_resting = False
         calls.recording = calls.state.recording = calls.optimizers.recording = recording

@@ -29,7 +29,7 @@ from torchtap.core.plan import Plan
 from torchtap.core.printed_page import Page, Printed
 from torchtap.runs.about import About
 from torchtap.runs.meta import Meta
-from torchtap.runs.records import LiveRecords, overwritten
+from torchtap.runs.records import overwritten
 from torchtap.runs.scalars import Scalars
 from torchtap.runs.step_notes import StepNotes, checked_ids, checked_labels
 
@@ -196,7 +196,8 @@ class Watch(Closable, Printed):
         self._refuse_closed()
         if number is None and ids is None and not labels and self._passes_over():
             return
-        self._missing.note_mixed()
+        if self._delivery.steps_before:
+            self._missing.note_mixed()
         done, has_begun = self._engine.step, self._missing.has_begun
         following = done + 1 if number is None else _following(done, number, has_begun=has_begun)
         own_ids = [] if ids is None else checked_ids(ids)
@@ -204,14 +205,21 @@ class Watch(Closable, Printed):
         if following == done:
             return
         began = time.perf_counter()
-        self._engine.begin_step(following, recording=self._records(following))
+        recording = _is_chosen(following, self._every) and not self._num_pauses
+        self._engine.begin_step(following, recording=recording)
         self._missing.begin_step()
         if self._kept is not None:
-            self._note_overwritten(self._kept, done)
-        self._missing.check_marks()
+            for row in overwritten(self._kept.read(), done):
+                self._engine.overwritten(row.site)
+        if self._plan.unmatched:
+            self._missing.check_marks()
         if self._keeps_notes and (has_begun or own_ids or own_labels):
             self._notes.note(done, time.time(), own_ids, own_labels)
-        self._end_step(done, began)
+        try:
+            self._delivery.close_step(done)
+        finally:
+            self._num_closed += 1
+            self._seconds += time.perf_counter() - began
 
     def _passes_over(self) -> bool:
         """Go on to the next step in short, if neither it nor the running one is recorded."""
@@ -219,24 +227,14 @@ class Watch(Closable, Printed):
         done = engine.step
         # Code that runs once a step has left the processor's caches when it runs again: there is
         # as little of it as can be.
-        if not engine.is_resting or self._records(done + 1):
+        if not engine.is_resting:
+            return False
+        if not self._num_pauses and _is_chosen(done + 1, self._every):
             return False
         engine.begin_step(done + 1, recording=False)
-        if self._delivery.skips_steps:
-            self._num_closed += 1
-        else:
-            self._end_step(done, time.perf_counter())
+        self._num_closed += 1
+        self._delivery.close_step(done, is_empty=True)
         return True
-
-    def _records(self, step: int) -> bool:
-        return _is_chosen(step, self._every) and not self._num_pauses
-
-    def _end_step(self, step: int, began: float) -> None:
-        try:
-            self._delivery.close_step(step)
-        finally:
-            self._num_closed += 1
-            self._seconds += time.perf_counter() - began
 
     def sync(self) -> None:
         """Have all that came so far written, before a training saves a checkpoint.
@@ -377,10 +375,6 @@ class Watch(Closable, Printed):
 
     def _closed(self) -> CaptureError:
         return CaptureError("This watch is closed; call tt.watch again to go on.")
-
-    def _note_overwritten(self, kept: LiveRecords, step: int) -> None:
-        for row in overwritten(kept.read(), step):
-            self._engine.overwritten(row.site)
 
     def close(self) -> None:
         """Take everything off the model. All that was recorded stays readable.

@@ -120,7 +120,7 @@ class WatchedCalls:
         self.busy = delivery.busy
         self.step = self.num_entries = 0
         self.recording = False
-        borrows = options.copy == ALIAS
+        self._borrows = borrows = options.copy == ALIAS
         make_tap = partial(
             Tap,
             copies=False if borrows else None,
@@ -167,7 +167,8 @@ class WatchedCalls:
         self._head = None
         if self._wants_state:
             self.state.deliver()  # Of a backward that raised.
-        self.copy_policy.learn()
+        if not self._borrows:
+            self.copy_policy.learn()
 
     def begin_step(self) -> None:
         """Begin a step: its calls are numbered from 0."""
@@ -240,14 +241,9 @@ class WatchedCalls:
         else:
             outputs = {id(tensor) for _, tensor in found}
             self.gradients.views.leave(frame.first_view, outputs, is_outermost=is_outermost)
-        together = from_one_compiled_graph(t for _, t in found) if len(found) > 1 else ()
         take = tap.take_plain if left and frame.phase is FORWARD else None
-        is_taken = take is not None and take(output, frame.number)
-        for leaf, tensor in found if not is_taken else ():
-            state = tap.state("output", leaf)
-            self.values.take(state, tensor, frame.number, frame.phase, frame.foreign)
-            labels = (OUTSIDE,) if id(tensor) in together else ()
-            self._expect(tap.state("grad_output", leaf), tensor, frame, labels)
+        if take is None or not take(output, frame.number):
+            self._take_all(tap, found, frame)
         # A non-reentrant checkpoint leaves a recomputed call by raising _StopRecomputationError
         # (torch/utils/checkpoint.py) as soon as it has all the tensors that it needs.
         if error is not None and frame.phase in (FORWARD, EVAL):
@@ -265,7 +261,7 @@ class WatchedCalls:
                 self.values.saved.restart()
             losses = self.losses
             if losses is not None and tap is self.hooks.root and frame.phase is FORWARD:
-                self._expect_loss(losses, args, kwargs, [tensor for _, tensor in found])
+                losses.expect_at(self.step, found, args, kwargs)
             self.gradients.views.drop()  # No call ends after this one to follow them.
         if self._wants_state and is_outermost and has_frame:
             self.state.look(self.gradients.backwards)  # Lazy parameters exist only now.
@@ -273,16 +269,14 @@ class WatchedCalls:
         if is_announced and tap is self.hooks.root and current_task() == -1:
             self.gradients.announce(tensor for _, tensor in found)
 
-    def _expect_loss(
-        self,
-        losses: LossFacts,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        returned: list[Tensor],
-    ) -> None:
-        if losses.looks_at(self.step):
-            given = [tensor for _, tensor in argument_leaves(args, kwargs)]
-            losses.expect(returned, given, self.step)
+    def _take_all(self, tap: Tap, found: list[Leaf], frame: _Frame) -> None:
+        """Take all tensors that a module returned, and expect their gradients."""
+        together = from_one_compiled_graph(t for _, t in found) if len(found) > 1 else ()
+        for leaf, tensor in found:
+            state = tap.state("output", leaf)
+            self.values.take(state, tensor, frame.number, frame.phase, frame.foreign)
+            labels = (OUTSIDE,) if id(tensor) in together else ()
+            self._expect(tap.state("grad_output", leaf), tensor, frame, labels)
 
     def mark(self, tensor: Tensor, name: str) -> None:
         """Take an intermediate tensor that was marked."""
@@ -315,7 +309,8 @@ class WatchedCalls:
             self.hooks.identifier.enter_model()
             # A model may be called part by part: a pass ends where the first part comes again.
             if self._head in (None, tap):
-                self.copy_policy.learn()
+                if not self._borrows:
+                    self.copy_policy.learn()
                 self._head = tap
         mode = mode_of(module)
         # Another mode may write in place elsewhere: what was learned of copies holds no longer.

@@ -498,7 +498,7 @@ PROGRAMS = [
         best = copy.deepcopy(net)  # raises
         """,
         "net (Net)",
-        "Keep it without its graph",
+        "keep it without its graph",
         (
             (
                 "self.hidden = self.fc(x)\n        return self.hidden.sum()",

@@ -392,7 +392,7 @@ PROGRAMS = [
         float(losses)  # raises
         """,
         "",
-        "Reduce it first: losses.mean()",
+        "If one number of all is meant: losses.mean()",
         (("float(losses)", "float(losses.mean())"),),
         ("losses has 3 elements",),
     ),

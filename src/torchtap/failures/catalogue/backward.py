@@ -104,14 +104,33 @@ def _inputs(failure: Failure) -> list[tuple[str, Tensor]]:
     for frame in failure.frames:
         if frame.is_torch and frame.code.co_name == "grad":
             given = frame.frame.f_locals.get("inputs")
-            tensors = given if isinstance(given, tuple | list) else (given,)
+            keyed = _keyed(failure, given)
+            tensors = (given,) if isinstance(given, Tensor) else tuple(given or ())
             states = [failure.names.state(one) for one in tensors]
             return [
-                (failure.called(one, f"input {at}") if state is None else state.name, one)
+                (
+                    keyed.get(id(one)) or failure.called(one, f"input {at}")
+                    if state is None
+                    else state.name,
+                    one,
+                )
                 for at, (one, state) in enumerate(zip(tensors, states, strict=True))
                 if isinstance(one, Tensor)
             ]
     return []
+
+
+def _keyed(failure: Failure, given: object) -> dict[int, str]:
+    """The names of tensors that are values of a dict of the program: ``params['fc.weight']``."""
+    frame = failure.user
+    held = {} if frame is None or isinstance(given, Tensor) else frame.own_names
+    return {
+        id(one): f"{name}[{key!r}]"
+        for name, value in held.items()
+        if isinstance(value, dict)
+        for key, one in value.items()
+        if isinstance(one, Tensor)
+    }
 
 
 def _input_without_grad(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
@@ -144,6 +163,7 @@ def _input_not_used(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]
         "source": "" if is_copy else source,
         "others": "" if source or is_copy else ", ".join(held[:3]),
         "is_other": not is_state,
+        "maker": "" if is_state or source or is_copy else _state_behind(failure, tensor),
         "where": failure.names.holder(tensor),
         "details": tuple(
             ("leads there", f"{key}, {shape_text(one)}") for key, one in reached[:3] if not is_state
@@ -164,6 +184,16 @@ def _reached(failure: Failure) -> list[tuple[str, Tensor]]:
         if value.grad_fn in nodes or id(value) in leaves
     }
     return list(named.items())
+
+
+def _state_behind(failure: Failure, tensor: Tensor | None) -> str:
+    """The parameter that an input was computed from and that leads to the output."""
+    if tensor is None or tensor.grad_fn is None:
+        return ""
+    reached = set(map(id, leaves_of(failure.differentiated)))
+    own = (one for one in leaves_of([tensor]) if id(one) in reached)
+    states = filter(None, map(failure.names.state, own))
+    return next((f"the parameter {one.name}" for one in states), "")
 
 
 def _taken_from(reached: list[tuple[str, Tensor]], tensor: Tensor | None) -> str:
@@ -281,6 +311,12 @@ SITUATIONS: dict[str, Situation] = {
             "gradients that are None.",
         ),
         ("is_state", "If it should be trained: use it in the forward on the way to the output."),
+        (
+            "maker",
+            "{name} was computed from {maker}, which leads to the output itself: give it to what "
+            "computes the output, as by torch.func.functional_call(model, params, inputs), or "
+            "model(inputs, params=params) where the forward takes them.",
+        ),
         ("is_other", "Compute the output from the very tensor {name}."),
         (
             "is_other",

@@ -179,19 +179,18 @@ class TakenBlock:
         rows: address of ``float64[num_rows, 16]``.
         num_rows: how many to copy.
         lists: of the block, if it has them.
+
+    Attributes:
+        has_full: whether any histogram is counted outside of the lists.
     """
 
-    __slots__ = ("_data", "_sizes")
+    __slots__ = ("_data", "_sizes", "has_full")
 
     def __init__(self, rows: int, num_rows: int, lists: SparseLog | None) -> None:
         address = 0 if lists is None else lists.address
         self._data: bytes = _kernel.take_block(rows, num_rows, address)
         self._sizes = _SIZES.unpack_from(self._data)
-
-    @property
-    def has_full(self) -> bool:
-        """Return whether any histogram is counted outside of the lists."""
-        return bool(self._sizes[4])
+        self.has_full = bool(self._sizes[4])
 
     def rows(self) -> NDArray[np.float64]:
         """Return the rows, ``float64[rows, 16]``."""
