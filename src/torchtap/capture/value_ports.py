@@ -85,10 +85,10 @@ class Values:
         """Take a plain tensor in a training forward: ``take`` in short.
 
         Args:
-            state: of the site; it is known whether values have to be copied there, or ``copied`` is given.
+            state: of the site; unless ``copied``, it is known whether values have to be copied.
             tensor: the value, made by an operation.
             call: number of the call.
-            copied: a copy of the value, unless it is known that nothing overwrites it.
+            copied: a copy of the value, the first of its site.
         """
         if state.meter(tensor, self.step):
             state.seen = True
