@@ -242,6 +242,8 @@ class WatchedCalls:
             outputs = {id(tensor) for _, tensor in found}
             self.gradients.views.leave(frame.first_view, outputs, is_outermost=is_outermost)
         take = tap.take_plain if left and frame.phase is FORWARD else None
+        if take is not None and not self._borrows and not _is_own_memory(output, frame.foreign):
+            take = None
         if take is None or not take(output, frame.number):
             self._take_all(tap, found, frame)
         # A non-reentrant checkpoint leaves a recomputed call by raising _StopRecomputationError
@@ -414,3 +416,10 @@ def _foreign(arguments: list[Leaf], options: WatchOptions) -> set[int]:
     if options.copy == ALIAS:
         return set()
     return {storage_id(tensor) for _, tensor in arguments}
+
+
+def _is_own_memory(output: Any, foreign: set[int]) -> bool:
+    """Return whether an output is a tensor of neither the caller's memory nor the model's."""
+    if type(output) is not Tensor or output._is_view() or output.grad_fn is None:
+        return False
+    return storage_id(output) not in foreign
