@@ -28,7 +28,7 @@ class Pair(nn.Module):
 
 
 class OtherPair(Pair):
-    """The same under another name."""
+    """Two layers of another class name."""
 
 
 def blocks() -> nn.Sequential:

@@ -1,4 +1,4 @@
-"""What is known of a run as its watch begins; its metadata is made of that when it is asked for."""
+"""Notes the facts that only the beginning of a watch can tell; metadata is made of them later."""
 
 from __future__ import annotations
 
