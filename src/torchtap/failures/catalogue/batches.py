@@ -104,7 +104,7 @@ def _none(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
 
 
 def _lists(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    """How lists of numbers are padded, by the kind of the samples."""
+    """Return how lists of numbers are padded, by the kind of the samples."""
     first = next(iter(_samples(failure)), None)
     pad, tensors = "torch.nn.utils.rnn.pad_sequence", "torch.tensor({}) for one in batch"
     is_dict = isinstance(first, dict)

@@ -97,7 +97,7 @@ def _formatted(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
 
 
 def _chosen(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    """How a list gives several of its elements, where it was indexed with a tensor of several."""
+    """Return how a list gives the elements of which a tensor holds the numbers."""
     frame = failure.user
     node = None if frame is None else frame.expression
     if frame is None or not isinstance(node, ast.Subscript):

@@ -53,7 +53,7 @@ def _wrapped(failure: Failure) -> str:
 
 
 def _objects(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    """What an array of objects holds, as far as its elements tell."""
+    """Tell numbers, lists and others apart in an array of objects, as far as its elements tell."""
     is_object, whole = "object" in found["kind"], _wrapped(failure)
     frame = failure.user
     node = None if frame is None else frame.expression
