@@ -102,7 +102,8 @@ class Backwards:
     def restart(self) -> None:
         """Start the numbers again, for a new step."""
         self.numbers.clear()
-        self.forget_failed()
+        self.given = set()
+        self._thread.running.clear()
 
     def forget_failed(self) -> None:
         """Forget backwards that raised and so never ended. To be called outside of any backward."""
