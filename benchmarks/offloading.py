@@ -68,7 +68,7 @@ def per_tensor(rounds: int, folder: Path) -> list[Result]:
 
 
 def thread_seconds(step: Step) -> float:
-    """What the thread computes in one step."""
+    """Seconds that the thread computes in one step."""
     start = time.thread_time()
     step()
     return time.thread_time() - start
