@@ -202,9 +202,11 @@ SITUATIONS: dict[str, Situation] = {
         SituationRow(
             "A sample of the batch is None, or has None in it: the data set returned no value for "
             "it.",
-            "Leave such samples out: DataLoader(..., collate_fn=lambda batch: "
-            "torch.utils.data.default_collate([one for one in batch if one is not None])).",
-            "Return a value from __getitem__ of the data set on every path.",
+            "If no sample should be None: return a value from __getitem__ of the data set on every "
+            "path, and another one for a part that is None, such as '' for a path.",
+            "If some samples are None, as those that cannot be read: DataLoader(..., "
+            "collate_fn=lambda batch: torch.utils.data.default_collate([one for one in batch if "
+            "one is not None])).",
         ),
         facts=_none,
     ),
