@@ -188,9 +188,7 @@ def _held(failure: Failure, frame: TracebackFrame, inside: set[Node]) -> Iterato
     for _, module in failure.names.modules():
         own = () if type(module).__module__.startswith("torch.") else vars(module).items()
         for name, value in own if module is not frame.owner else ():
-            code = code_of(inspect.unwrap(type(module).forward))
-            tree = None if code is None else function_tree(code, code.co_firstlineno)
-            kept = "" if name[:1] == "_" else _kept_in(tree, name, sys.maxsize)
+            kept = "" if name[:1] == "_" else _kept_by(type(module), name)
             named.append((f"{failure.names.variable(module)}.{name}", value, kept))
     for name, value, kept in named:
         parts = value if type(value) in (tuple, list) else (value,)
@@ -209,6 +207,18 @@ def _is_of(tensor: Tensor, inside: set[Node], *, is_state: bool) -> bool:
         return tensor.grad_fn in inside
     computed = {node for node in inside if getattr(node, "variable", None) is None}
     return not computed.isdisjoint(nodes_of([tensor]))
+
+
+def _kept_by(kind: type, name: str) -> str:
+    """Say whether a method of a class reads an attribute that an earlier call of it has set."""
+    codes = (code_of(one) for one in vars(kind).values() if inspect.isfunction(one))
+    for code in codes:
+        if code is not None and name in code.co_names and code.co_name != "__init__":
+            tree = function_tree(code, code.co_firstlineno)
+            kept = _kept_in(tree, name, sys.maxsize)
+            if kept:
+                return kept
+    return ""
 
 
 def _kept_in(function: ast.AST | None, name: str, line: int) -> str:

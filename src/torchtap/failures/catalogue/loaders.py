@@ -49,7 +49,7 @@ def _key(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
 
 
 def _labelled(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    """What __getitem__ asked for the number, and whether it is a dict or a table of pandas."""
+    """Say what __getitem__ asked for a number: a dict, a table of pandas, or another one."""
     frame = failure.user or failure.frames[-1]
     node = frame.expression
     held: Any = frame.value_of(node.value) if isinstance(node, ast.Subscript) else None

@@ -15,7 +15,6 @@ from torchtap.failures.failure import Failure
 from torchtap.failures.operands import Operand, shape_text
 from torchtap.failures.parsed_source import grouped, written
 from torchtap.failures.situation_row import Situation, SituationRow, first_of
-from torchtap.failures.traceback_frame import MISSING
 
 
 def _optimized(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
@@ -31,10 +30,8 @@ def _optimized(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         "name": name,
         "parameters": f"{grouped(text)}.parameters()",
         "nested": nested,
-        "is_module": not nested and (value is MISSING or isinstance(value, nn.Module)),
-        "is_other": not nested
-        and value is not MISSING
-        and not isinstance(value, nn.Module | Tensor),
+        "is_module": not nested and not isinstance(value, Tensor | str),
+        "is_other": isinstance(value, str),
         "is_tensor": isinstance(value, Tensor),
     }
 

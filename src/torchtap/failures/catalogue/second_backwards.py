@@ -56,7 +56,7 @@ def _twice(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     if not failure.differentiated:
         return {}
     root = failure.differentiated[0]
-    facts = {"name": failure.called(root, "the loss"), "is_freed": True}
+    facts = {"name": failure.called(root, "the loss"), "is_freed": True, "given": ""}
     if frame is None:
         details, where = freed_in(failure, failure.nodes, is_certain=False)
         return {**facts, "details": details, "where": where}
@@ -121,7 +121,8 @@ def _shared(failure: Failure, frame: TracebackFrame, root: Tensor) -> Mapping[st
     words |= _of_gradient(frame, earlier)
     first = shared[0] if shared else None
     if first is None:
-        return {**words, "is_round_of_loop": frame.loop is not None and earlier is None}
+        is_of_loop = frame.loop is not None and earlier is None
+        return {**words, **_given(failure, frame), "is_round_of_loop": is_of_loop}
     leaves = leaves_of(older)
     after = earlier.at if earlier is not None else (0, 0)
     between = _stepped(frame, after, leaves)
@@ -140,9 +141,24 @@ def _shared(failure: Failure, frame: TracebackFrame, root: Tensor) -> Mapping[st
         f"is_{first.since}": True,
         "is_for_others": first.since == BEFORE and is_of_others,
         "is_for_both": first.since in (BEFORE, ABOVE) and not between and not others,
+        "is_fixed": first.since == ABOVE and is_of_others,
         "is_changed": first.since == BEFORE and bool(between),
         "added": _sum_of(failure, frame, earlier, root),
     }
+
+
+def _given(failure: Failure, frame: TracebackFrame) -> Mapping[str, Any]:
+    """The argument of a function that has a graph, which is a part of that of the loss."""
+    inside = set(failure.nodes)
+    names = frame.code.co_varnames[: frame.code.co_argcount]
+    held = {name: frame.frame.f_locals.get(name) for name in names}
+    found = [
+        name
+        for name, one in held.items()
+        if isinstance(one, Tensor) and one.grad_fn is not None and one.grad_fn in inside
+    ]
+    is_called_again = not earlier_calls(frame)
+    return {"given": found[0] if found and is_called_again else "", "function": frame.code.co_name}
 
 
 def _of_shared(calls: Sequence[Earlier], nodes: Iterable[Node], root: Tensor) -> Earlier | None:
@@ -355,6 +371,14 @@ SITUATIONS: dict[str, Situation] = {
             when="is_for_both",
         ),
         SituationRow(
+            _CARRIED + ", which was computed once, above the loop. {step} trains nothing that it "
+            "was computed from ({who}).",
+            "Detach it above the loop, since it stays as it is: {detached}.",
+            "If {who} is to be trained, too: compute {short} anew in each round, and give its "
+            "parameters to an optimizer.",
+            when="is_fixed",
+        ),
+        SituationRow(
             _CARRIED + ", which was computed once, above the loop.",
             "If {short} is to follow the parameters as they train (features, a regulariser): "
             "compute it, and what is computed from it, anew in each round.",
@@ -373,6 +397,11 @@ SITUATIONS: dict[str, Situation] = {
         ),
         SituationRow(
             "backward goes through a part of the graph of {name} that an earlier backward freed.",
+            (
+                "given",
+                "If {given}, an argument of {function}, comes from an earlier call of it: give "
+                "{given}.detach().",
+            ),
             "If both losses are to train what they share: add them and call backward once, or give "
             "retain_graph=True to the earlier backward.",
             "If only the value of the shared part is meant in one of them: .detach() it there.",

@@ -96,8 +96,8 @@ def _given(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
 SITUATIONS: dict[str, Situation] = {
     "text as a rate": first_of(
         SituationRow(
-            "{argument} is the text {text!r} and no number; YAML reads 1e-3, which has no point, as "
-            "a text.",
+            "{argument} is the text {text!r} and no number; YAML reads 1e-3, which has no point, "
+            "as a text.",
             "Make a number of it: {way}; in YAML, write 1.0e-3.",
             when="text",
         ),
