@@ -339,3 +339,27 @@ def is_of_outside(frame: TracebackFrame, name: str) -> bool:
     """Return whether a function reads a variable that was assigned outside of it."""
     is_free = name in frame.code.co_freevars or name in frame.code.co_names
     return is_free and frame.code.co_name != "<module>" and name in frame.names
+
+
+def earlier_of(calls: Sequence[Earlier], nodes: Iterable[Node], root: Tensor) -> Earlier | None:
+    """The last earlier backward that went through some of these nodes and saved values there."""
+    shared = set(nodes)
+    for call in calls:
+        begun = [] if call.tensor is None or call.tensor is root else [call.tensor]
+        if saves_values(shared.intersection(nodes_of(begun))):
+            return call
+    return None
+
+
+def argument_with_graph(failure: Failure, frame: TracebackFrame) -> str:
+    """The argument of a function that has a graph, a part of that of the loss; empty if none has.
+
+    Empty too where the function itself called a backward before.
+    """
+    inside = set(failure.nodes)
+    names = frame.code.co_varnames[: frame.code.co_argcount]
+    for name in () if earlier_calls(frame) else names:
+        one = frame.frame.f_locals.get(name)
+        if isinstance(one, Tensor) and one.grad_fn is not None and one.grad_fn in inside:
+            return name
+    return ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -19,20 +19,20 @@ from torchtap.failures.earlier_backwards import (
     STATE,
     Carrier,
     Earlier,
+    argument_with_graph,
     begun_at,
     caller_of,
     carriers,
     depends_on,
     detached,
     earlier_calls,
+    earlier_of,
     freed_in,
     is_of_outside,
     keeps,
-    saves_values,
 )
 from torchtap.failures.failure import Failure
 from torchtap.failures.graph_reading import (
-    Node,
     leaves_of,
     nodes_of,
 )
@@ -105,7 +105,7 @@ def _shared(failure: Failure, frame: TracebackFrame, root: Tensor) -> Mapping[st
     calls = [one for one in earlier_calls(frame) if not keeps(one.call)]
     shared = carriers(failure, frame, root, calls)
     older = [tensor for one in shared for tensor in one.tensors]
-    earlier = _of_shared(calls, nodes_of(older) or failure.nodes, root)
+    earlier = earlier_of(calls, nodes_of(older) or failure.nodes, root)
     nodes = nodes_of(older) if older else failure.nodes
     if earlier is not None and not older and earlier.tensor is not None:
         before = set(nodes_of([earlier.tensor]))
@@ -122,7 +122,13 @@ def _shared(failure: Failure, frame: TracebackFrame, root: Tensor) -> Mapping[st
     first = shared[0] if shared else None
     if first is None:
         is_of_loop = frame.loop is not None and earlier is None
-        return {**words, **_given(failure, frame), "is_round_of_loop": is_of_loop}
+        given = argument_with_graph(failure, frame)
+        return {
+            **words,
+            "given": given,
+            "function": frame.code.co_name,
+            "is_round_of_loop": is_of_loop,
+        }
     leaves = leaves_of(older)
     after = earlier.at if earlier is not None else (0, 0)
     between = _stepped(frame, after, leaves)
@@ -145,30 +151,6 @@ def _shared(failure: Failure, frame: TracebackFrame, root: Tensor) -> Mapping[st
         "is_changed": first.since == BEFORE and bool(between),
         "added": _sum_of(failure, frame, earlier, root),
     }
-
-
-def _given(failure: Failure, frame: TracebackFrame) -> Mapping[str, Any]:
-    """The argument of a function that has a graph, which is a part of that of the loss."""
-    inside = set(failure.nodes)
-    names = frame.code.co_varnames[: frame.code.co_argcount]
-    held = {name: frame.frame.f_locals.get(name) for name in names}
-    found = [
-        name
-        for name, one in held.items()
-        if isinstance(one, Tensor) and one.grad_fn is not None and one.grad_fn in inside
-    ]
-    is_called_again = not earlier_calls(frame)
-    return {"given": found[0] if found and is_called_again else "", "function": frame.code.co_name}
-
-
-def _of_shared(calls: Sequence[Earlier], nodes: Iterable[Node], root: Tensor) -> Earlier | None:
-    """The last earlier backward that went through some of these nodes and saved values there."""
-    shared = set(nodes)
-    for call in calls:
-        begun = [] if call.tensor is None or call.tensor is root else [call.tensor]
-        if saves_values(shared.intersection(nodes_of(begun))):
-            return call
-    return None
 
 
 def _of_gradient(frame: TracebackFrame, earlier: Earlier | None) -> Mapping[str, Any]:
