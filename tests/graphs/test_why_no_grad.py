@@ -383,3 +383,28 @@ def test_blocks_that_each_return_or_take_one_more_tensor_are_folded_as_one(has_c
     found = tt.graph(Cached(), torch.ones(2, 4), cache=cache)
     root, _ = found._tree
     assert [part.times for part in root.children if part.call is not None] == [5]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("autograd", [False, True])
+@pytest.mark.parametrize("takes_cache", [False, True])
+def test_the_blocks_of_a_gpt2_with_a_cache_are_twelve(autograd: bool, takes_cache: bool) -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(
+        n_embd=32, n_layer=12, n_head=2, vocab_size=50, bos_token_id=0, eos_token_id=0
+    )
+    model, tokens = transformers.GPT2LMHeadModel(config).eval(), torch.zeros(1, 4, dtype=torch.long)
+    cache = None
+    if takes_cache:
+        with torch.no_grad():
+            cache = model(tokens).past_key_values
+    found = tt.graph(model, tokens, past_key_values=cache, autograd=autograd)
+    root, _ = found._tree
+    (times,) = {
+        part.times
+        for outer in root.children
+        for part in outer.children
+        if part.call is not None and part.call.path == "transformer.h.0"
+    }
+    assert times == 12
+    assert "h.0 to h.11" in found.mermaid(depth=1) or "x12" in found.mermaid(depth=1)

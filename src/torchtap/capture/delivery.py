@@ -10,7 +10,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -26,7 +26,9 @@ from torchtap.hooks.tap import Meter
 from torchtap.runs.about import About
 from torchtap.runs.memory import Memory
 from torchtap.runs.records import LiveRecords
-from torchtap.stats.series import Series
+
+if TYPE_CHECKING:
+    from torchtap.stats.series import Series
 
 _used: weakref.WeakSet[Any] = weakref.WeakSet()
 
@@ -300,13 +302,15 @@ class SinkDispatch:
         """Call a function after the sinks at the end of each step, until the result is called."""
         return self._caller.add(_AfterStep(function))
 
-    @property
-    def skips_steps(self) -> bool:
-        """Return whether a step of which nothing was recorded need not be closed."""
-        return self._caller.skips_steps
+    def close_step(self, step: int, *, is_empty: bool = False) -> None:
+        """Tell the sinks, then raise what one of them raised since the last time.
 
-    def close_step(self, step: int) -> None:
-        """Tell the sinks, then raise what one of them raised since the last time."""
+        Args:
+            step: that ends.
+            is_empty: nothing was recorded of it, nor will be of the next: sinks may skip it.
+        """
+        if is_empty and self._caller.skips_steps:
+            return
         self._caller.each(lambda sink: sink.close_step(step), f"at the end of step {step}")
         self._caller.raise_new()
 

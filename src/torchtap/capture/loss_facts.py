@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from torchtap.capture.target_agreement import judge, share_among
 from torchtap.capture.training_facts import TrainingFacts
 from torchtap.core.no_grad import is_batched
 from torchtap.core.torch_private import current_task
+from torchtap.core.tree import Leaf, argument_leaves
 from torchtap.hooks.backwards import root_of_backward
 from torchtap.hooks.tap import GradHook
 
@@ -117,8 +118,16 @@ class LossFacts:
             return False
         return len(self._rows.get(step, ())) < _MOST_STEPS
 
+    def expect_at(
+        self, step: int, returned: list[Leaf], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> None:
+        """A forward of the model ended: look at its loss, if the step is looked at."""
+        if self.looks_at(step):
+            given = [tensor for _, tensor in argument_leaves(args, kwargs)]
+            self.expect([tensor for _, tensor in returned], given, step)
+
     def expect(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], step: int) -> None:
-        """A forward of the model ended: look when the gradients of its outputs arrive."""
+        """Look when the gradients of outputs arrive."""
         used = [one for one in outputs if type(one) is Tensor and one.grad_fn is not None]
         # By number: a hook that held the nodes would keep their graph, and itself, alive.
         ends = frozenset(number_of(one.grad_fn) for one in used)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torchtap.failures.failure import Explanation, Failure
 from torchtap.failures.operands import Operand, bounds_of
 from torchtap.failures.parsed_source import grouped, written
-from torchtap.failures.rearrangements import reshaped_from, to_the_end
+from torchtap.failures.rearrangements import reshaped_from, to_the_end, without_the_call
 
 _CONVOLUTIONS = nn.Conv1d | nn.Conv2d | nn.Conv3d
 
@@ -56,6 +56,8 @@ def _ways(
     if before is None or len(before) == 3:
         yield from _single(failure, operand, before or shape, wanted)
     yield from to_the_end(name, shape, wanted)
+    yield from without_the_call(failure, operand, wanted)
+    yield from _joined_parts(name, value, wanted)
     if len(shape) == 4 and has_channels_first(failure.origin(operand).module):
         flat = math.prod(shape[1:])
         yield (
@@ -96,6 +98,18 @@ def _kept_batch(
         yield f"{said}."
     elif shape[-1] != before[-1]:
         yield f"{said}, if {before[0]} is the batch, and {made}({flat}, {module.out_features})."
+
+
+def _joined_parts(name: str, value: Tensor, wanted: int) -> Iterator[str]:
+    """Yield the way out where parts were joined one below the other, and not side by side."""
+    node = value.grad_fn
+    count = len(node.next_functions) if node is not None else 0
+    is_joined = type(node).__name__ == "CatBackward0" and value.dim() > 1
+    if is_joined and count > 1 and wanted == count * value.shape[-1]:
+        yield (
+            f"If the {count} parts of {name} belong to one row, join them side by side: "
+            f"torch.cat(..., dim=-1), which gives {wanted}."
+        )
 
 
 def _single(failure: Failure, operand: Operand, shape: Sequence[int], wanted: int) -> Iterator[str]:

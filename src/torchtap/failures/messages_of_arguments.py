@@ -149,6 +149,8 @@ TENSORS: dict[str, str] = {
     "no bounds": r"torch\.clamp: At least one of 'min' or 'max' must not be None",
     "number too large": r"value cannot be converted to type (?P<type>[\w: ]+) without overflow",
     "parts of complex numbers": r"Tensor must have a last dimension of size 2",
+    "imaginary part of real numbers": r"imag is not implemented for tensors with non-complex "
+    r"dtypes",
     "no complex numbers": r"(view_as_real is only supported for complex tensors|istft requires a "
     r"complex-valued input tensor)",
     "complex loss": r"grad can be implicitly created only for real scalar outputs but got "

@@ -90,6 +90,8 @@ CHECKS: dict[str, str] = {
     "scalar of a transform": r"(grad_and_value\(f\)\(\*args\): )?Expected f\(\*args\) to return a "
     r"scalar Tensor, got tensor with "
     r"(?P<dims>\d+) dims",
+    "statistics in a transform": r"Batch norm got a batched tensor as input while the running_mean "
+    r"or running_var",
     "random in a transform": r"vmap: called random operation while in randomness error mode",
     "shape in a transform": r"vmap: We do not support batching operators that can support dynamic "
     r"shape",

@@ -153,25 +153,43 @@ def exchanged(name: str, shape: Sequence[int], other: Sequence[int]) -> Iterator
 
 
 def maps_of_one_size(a: str, one: Sequence[int], b: str, other: Sequence[int]) -> Iterator[str]:
-    """Yield the ways to bring two maps of one picture to one size, which a stride has rounded."""
+    """Yield the ways to bring two maps of one input to one size."""
     if len(one) != len(other) or len(one) not in (3, 4, 5) or one[0] != other[0]:
         return
     pairs = list(zip(one[2:], other[2:], strict=True))
-    if all(x == y for x, y in pairs) or not all(abs(x - y) <= max(2, x // 8) for x, y in pairs):
+    # A sequence of vectors has three dimensions as well: its features differ by more.
+    is_near = all(abs(x - y) <= max(2, x // 8) for x, y in pairs)
+    if all(x == y for x, y in pairs) or not (is_near or len(one) > 3):
         return
     name, large = (a, b) if math.prod(one[2:]) < math.prod(other[2:]) else (b, a)
-    low = [min(pair) for pair in pairs]
-    index = ", ".join(f":{size}" for size in low)
-    yield (
-        "If both are maps of one input, whose size a stride has rounded, resize one: "
-        f"F.interpolate({name}, size={grouped(large)}.shape[2:]); or cut the other: "
-        f"{grouped(large)}[:, :, {index}]."
-    )
-    yield (
-        "Or round alike where they are made: output_padding of a transposed convolution, "
-        "ceil_mode=True of a pool, padding of a convolution; inputs whose sides are multiples of "
-        "all strides together are not rounded at all."
-    )
+    index = ", ".join(f":{min(pair)}" for pair in pairs)
+    if is_near:
+        yield (
+            "If both are maps of one input, whose size a stride has rounded, resize one: "
+            f"F.interpolate({name}, size={grouped(large)}.shape[2:]); or cut the other: "
+            f"{grouped(large)}[:, :, {index}]."
+        )
+        yield (
+            "Or round alike where they are made: output_padding of a transposed convolution, "
+            "ceil_mode=True of a pool, padding of a convolution; inputs whose sides are multiples "
+            "of all strides together are not rounded at all."
+        )
+    else:
+        yield (
+            "If both are maps of one input, make convolutions keep its size, with padding of half "
+            f"the kernel, and strides and scales undo each other; or resize one: F.interpolate("
+            f"{name}, size={grouped(large)}.shape[2:]); or crop the other around its middle."
+        )
+
+
+def several_for_one(name: str, low: int, high: int) -> Iterator[str]:
+    """Yield the way out where one of a tensor may stand for several of the other."""
+    if 0 < low < high and high % low == 0:
+        yield (
+            f"If one of {name} stands for {high // low} of the other, as one text for several "
+            f"pictures, repeat it where it is made: x.repeat({high // low}, 1, ...) in the order "
+            f"of the others, or repeat_interleave({high // low}, 0)."
+        )
 
 
 def samples_of_one_batch(sizes: Sequence[int]) -> str:
@@ -182,3 +200,17 @@ def samples_of_one_batch(sizes: Sequence[int]) -> str:
         f"loader may be smaller ({low} for {high}): take the number from it, len(x), wherever a "
         "number stands in its place."
     )
+
+
+def without_the_call(failure: Failure, operand: Operand, wanted: int) -> Iterator[str]:
+    """Yield the way out where a method took away a last dimension that would fit."""
+    frame, node = failure.user, _parsed(failure.name_of(operand))
+    if frame is None or not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return
+    base = frame.value_of(node.func.value)
+    if isinstance(base, Tensor) and base.dim() and base.shape[-1] == wanted:
+        text = ast.unparse(node.func.value)
+        yield (
+            f"{text}, {list(base.shape)}, ends with {wanted}, and .{node.func.attr}(...) took that "
+            "away: give it another dimension, or leave it out."
+        )

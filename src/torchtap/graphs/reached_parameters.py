@@ -21,7 +21,7 @@ from torchtap.core.torch_nodes import (
     has_no_derivative,
 )
 from torchtap.core.torch_private import node_hooks, without_torch_function
-from torchtap.graphs.autograd import MOST_NODES
+from torchtap.graphs.node_walk import nodes_behind
 
 
 class Doubt(IntEnum):
@@ -63,8 +63,12 @@ def reached_parameters(tensors: Iterable[Tensor], paths: Mapping[int, str]) -> d
     Returns:
         Path -> the best way to it.
     """
+    if not paths:
+        return {}
     reached: dict[str, Way] = {}
-    seen: set[Any] = set()
+    tensors = list(tensors)
+    nodes, _ = nodes_behind(one.grad_fn for one in tensors if one.grad_fn is not None)
+    todo = set(nodes)  # All that may be looked at, without those that have been.
     # Nodes to go to, by the doubt about the way to them.
     waiting: list[deque[tuple[Any, Way]]] = [deque() for _ in Doubt]
     for tensor in tensors:
@@ -74,20 +78,19 @@ def reached_parameters(tensors: Iterable[Tensor], paths: Mapping[int, str]) -> d
             reached[paths[id(tensor)]] = SURE
     with node_hooks() as show_hooks:
         hooked = _HookedNodes(show_hooks)
-        while any(waiting) and len(seen) < MOST_NODES:
+        while any(waiting):
             node, way = next(queue for queue in waiting if queue).popleft()
-            if node in seen:
+            if node not in todo:
                 continue
-            seen.add(node)
             if way.doubt < Doubt.HOOK and node in hooked:
                 waiting[Doubt.HOOK].append((node, Way(Doubt.HOOK, _name(node))))
-                seen.discard(node)
                 continue
+            todo.remove(node)
             variable = getattr(node, "variable", None)
             if variable is not None and id(variable) in paths:
                 reached.setdefault(paths[id(variable)], way)
             for at, (following, _) in enumerate(node.next_functions):
-                if following is not None and following not in seen:
+                if following in todo:
                     doubt = _doubt(node, at)
                     onwards = Way(doubt, _name(node)) if doubt > way.doubt else way
                     waiting[onwards.doubt].append((following, onwards))

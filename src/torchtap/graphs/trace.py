@@ -206,8 +206,16 @@ class Trace:
             if source is not None:
                 target = self._new(Item("output", OUTPUT, OUTSIDE, name, (type_of(tensor),)), [])
                 self.edges.append((source, target, 0, 0, type_of(tensor)))
-        self._nodes = {}  # They hold the graph.
         return outputs
+
+    def release(self) -> None:
+        """Let go of the graph, once nothing else holds it: the nodes that were made last first.
+
+        PyTorch frees a node and those behind it one in another, which overflows the stack where
+        Python has seen the nodes of a long chain.
+        """
+        while self._nodes:
+            self._nodes.popitem()
 
     def _end(self, last: _Open) -> None:
         """Note the call in which the forward raised."""

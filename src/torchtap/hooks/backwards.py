@@ -71,7 +71,8 @@ class Backwards:
     A backward inside another (a reentrant checkpoint runs one per segment) is part of it.
 
     Args:
-        ended: called at the end of each outermost backward.
+        ended: called at the end of each outermost backward. ``None`` where only numbers are wanted:
+            ``given`` stays empty then, since finding it takes a walk over Python's stack.
 
     Attributes:
         numbers: task of autograd -> number of its backward.
@@ -80,7 +81,7 @@ class Backwards:
             pipelines receive into the same buffers for every microbatch.
     """
 
-    def __init__(self, ended: Callable[[], None]) -> None:
+    def __init__(self, ended: Callable[[], None] | None = None) -> None:
         self.given: set[int] = set()
         self._ended = ended
         self.numbers: dict[int, int] = {}
@@ -101,7 +102,8 @@ class Backwards:
     def restart(self) -> None:
         """Start the numbers again, for a new step."""
         self.numbers.clear()
-        self.forget_failed()
+        self.given = set()
+        self._thread.running.clear()
 
     def forget_failed(self) -> None:
         """Forget backwards that raised and so never ended. To be called outside of any backward."""
@@ -118,7 +120,8 @@ class Backwards:
             for old in list(self.numbers)[: _REMEMBERED // 2]:
                 del self.numbers[old]
         self.numbers[task] = number
-        self.given |= given_storages()
+        if self._ended is not None:
+            self.given |= given_storages()
         running.append(task)
         # The list goes with the callback: for another device than the CPU a thread of
         # autograd's engine calls it, in which ``running`` is another list.
@@ -130,7 +133,7 @@ class Backwards:
         # its task in the list until forget_failed() clears it.
         if task in running:
             running.remove(task)
-        if not running:
+        if not running and self._ended is not None:
             self.given = set()
             self._ended()
 

@@ -501,7 +501,7 @@ VALUES = [
         root = torch.linalg.cholesky(covariance)  # raises
         """,
         "",
-        "A + 1e-5 * torch.eye(len(A))",
+        "A + 1e-5 * torch.eye(A.shape[-1])",
         (("cholesky(covariance)", "cholesky(covariance + 1e-5 * torch.eye(4))"),),
         purpose="assert torch.allclose(root @ root.T, covariance, atol=1e-4)",
     ),

@@ -121,7 +121,7 @@ PROGRAMS = [
         torch.einsum("ij,jk->ik", a, b)  # raises
         """,
         "",
-        "letters of their own",
+        "a letter of its own",
         (("ij,jk->ik", "ij,lk->ik"),),
         ("'j'",),
     ),

@@ -13,6 +13,7 @@ from torchtap.failures.catalogue import (
     attention,
     backward,
     batches,
+    binary_losses,
     broadcasting,
     compilers,
     concatenations,
@@ -67,13 +68,13 @@ from torchtap.failures.situation_row import Situation
 TOPICS: dict[str, dict[str, Situation]] = {
     topic.__name__.rpartition(".")[2]: topic.SITUATIONS
     for topic in (
-        arguments, attention, backward, batches, broadcasting, compilers, concatenations,
-        conversions, creation, dimensions, draws, dtypes_and_devices, elements, equations,
-        expansions, functions, hooks, in_place, indices, inference, layers, layouts, leaves,
-        loaders, loading, loss_arguments, losses, members, modules, none_gradients, normalization,
-        not_tensors, numbers, objects, optimizers, overwritten, products, ranks, refused,
-        resampling, reshapes, scripts, second_backwards, sequences, several_views, sparse_tensors,
-        spectra, state_dicts, systems, trainings, transforms, values_given,
+        arguments, attention, backward, batches, binary_losses, broadcasting, compilers,
+        concatenations, conversions, creation, dimensions, draws, dtypes_and_devices, elements,
+        equations, expansions, functions, hooks, in_place, indices, inference, layers, layouts,
+        leaves, loaders, loading, loss_arguments, losses, members, modules, none_gradients,
+        normalization, not_tensors, numbers, objects, optimizers, overwritten, products, ranks,
+        refused, resampling, reshapes, scripts, second_backwards, sequences, several_views,
+        sparse_tensors, spectra, state_dicts, systems, trainings, transforms, values_given,
     )
 }  # fmt: skip
 """Topic, the name of its file -> its situations."""

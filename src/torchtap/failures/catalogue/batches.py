@@ -106,6 +106,24 @@ def _none(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     return {"part": "", "is_none": not is_some and not known["is_nested"], **known}
 
 
+def _lists(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    """How lists of numbers are padded, by the kind of the samples."""
+    first = next(iter(_samples(failure)), None)
+    pad, tensors = "torch.nn.utils.rnn.pad_sequence", "torch.tensor({}) for one in batch"
+    is_dict = isinstance(first, dict)
+    of_keys = (
+        f"{{key: {pad}([{tensors.format('one[key]')}], batch_first=True) for key in batch[0]}}"
+    )
+    of_lists = f"{pad}([{tensors.format('one')}], batch_first=True)"
+    is_plain = isinstance(first, list) and all(isinstance(one, int | float) for one in first)
+    collated = of_keys if is_dict else of_lists if is_plain else ""
+    return {
+        "padded": f"DataLoader(..., collate_fn=lambda batch: {collated})" if collated else "",
+        "is_dict": is_dict,
+        "is_tuple": not is_dict,
+    }
+
+
 def _sample(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     kind = found["kind"]
     is_picture = kind.startswith("PIL.")
@@ -169,7 +187,8 @@ SITUATIONS: dict[str, Situation] = {
             "The samples of a batch have different shapes: {wanted} at 0 and {given} at {at}, and "
             "the DataLoader stacks them.",
             _PADDED,
-            "Bring all samples to one shape in the data set: crop, resize or pad.",
+            "Bring all samples to one shape in the data set: crop, resize or pad "
+            "(padding='max_length' of a tokenizer).",
             when="is_collated",
         ),
         SituationRow(
@@ -191,8 +210,15 @@ SITUATIONS: dict[str, Situation] = {
     "lists in a batch": SituationRow(
         "The samples of a batch hold lists of different lengths, and the DataLoader puts them "
         "together element by element.",
-        _AS_LISTS,
+        ("padded", "If they are numbers, pad them in a collate_fn: {padded}."),
+        (
+            "is_dict",
+            "If they are to stay lists: DataLoader(..., collate_fn=lambda batch: {{key: [one[key] "
+            "for one in batch] for key in batch[0]}}).",
+        ),
+        ("is_tuple", _AS_LISTS),
         "Pad the lists to one length in the data set.",
+        facts=_lists,
     ),
     "None in a batch": first_of(
         SituationRow(

@@ -12,10 +12,13 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from torchtap.core.text import typed
+from torchtap.failures.derived_shapes import shaped_operands, tensors_inside
 from torchtap.failures.failure import Explanation, Failure
 from torchtap.failures.operands import (
     Operand,
     bounds_of,
+    dtype_text,
     parts_of_expression,
     shape_text,
 )
@@ -26,6 +29,7 @@ from torchtap.failures.rearrangements import (
     exchanged,
     maps_of_one_size,
     samples_of_one_batch,
+    several_for_one,
 )
 from torchtap.failures.situation_row import Situation, SituationRow
 from torchtap.failures.traceback_frame import MISSING
@@ -36,37 +40,45 @@ def _broadcast(failure: Failure, found: re.Match[str]) -> Explanation:
     state = _state_of_optimizer(failure)
     if state is not None:
         return state
-    sizes = (
+    said = (
         f"{found['a']} and {found['b']} elements in dimension {found['dim']} of the result, and "
         f"only a size of 1 is repeated"
     )
     if not chosen:
         return Explanation(
-            f"Two of the operands have {sizes}.",
+            f"Two of the operands have {said}.",
             (
                 *_tables(failure, found, None),
                 "Give all operands one size there, or size 1, which is repeated.",
             ),
-            failure.details(),
+            failure.details(*failure.tensors, *tensors_inside(failure)),
         )
     a, b = (failure.name_of(one) for one in chosen)
-    shapes = " and ".join(filter(None, (shape_text(one.value) for one in chosen)))
+    known = [typed(dtype_text(one.value), tuple(one.value.shape)) for one in _tensors(chosen)]
+    shapes = " and ".join(known)
     ways = [
         f"Make what produces {a} or {b} give both one size there, or size 1, which is repeated."
     ]
     ways = [*_cut_masks(found, a, b), *_tables(failure, found, chosen), *ways]
     classes = list(_numbers_of_classes(failure, found, chosen))
+    ways = [*_result_that_is_lost(failure), *ways]
     if found["dim"] == "0" and "1" not in (found["a"], found["b"]):
-        ways = [samples_of_one_batch((int(found["a"]), int(found["b"]))), *ways]
+        sizes = sorted((int(found["a"]), int(found["b"])))
+        smaller = a if int(found["a"]) == sizes[0] else b
+        ways = [samples_of_one_batch(sizes), *several_for_one(smaller, *sizes), *ways]
     ways = [*classes, *_for_each_sample(failure, found, chosen), *ways]
     if all(isinstance(one.value, Tensor) for one in chosen) and not classes:
         fitting = _fitting(failure, a, b, chosen[0].value, chosen[1].value)
         ways = list(dict.fromkeys([*fitting, *ways]))
     return Explanation(
-        f"{a} and {b} have {sizes}{f' ({shapes})' if shapes else ''}.",
+        f"{a} and {b} have {said}{f' ({shapes})' if shapes else ''}.",
         tuple(ways),
-        failure.details(),
+        failure.details(*failure.tensors, *tensors_inside(failure)),
     )
+
+
+def _tensors(operands: Sequence[Operand]) -> list[Operand]:
+    return [one for one in operands if isinstance(one.value, Tensor)]
 
 
 def _state_of_optimizer(failure: Failure) -> Explanation | None:
@@ -100,20 +112,24 @@ def _state_of_optimizer(failure: Failure) -> Explanation | None:
 def _disagreeing(failure: Failure, found: re.Match[str]) -> list[Operand]:
     """The two operands of the two sizes, in the order of the message; none if that is not sure."""
     sizes, dim = (int(found["a"]), int(found["b"])), int(found["dim"])
-    num = max((one.value.dim() for one in failure.tensors), default=0)
+    operands = shaped_operands(failure)
+    tensors = _tensors(operands)
+    num = max((one.value.dim() for one in tensors), default=0)
 
     def size(one: Operand) -> int | None:
         at = dim - (num - one.value.dim())
         return one.value.shape[at] if 0 <= at < one.value.dim() else None
 
-    pairs = itertools.permutations(failure.tensors, 2)
-    fitting = [list(pair) for pair in pairs if tuple(map(size, pair)) == sizes]
-    if len(fitting) == 1:
-        return fitting[0]
-    node = failure.frames[failure.operands[0].depth].expression if failure.operands else None
-    is_pair = isinstance(node, ast.BinOp | ast.AugAssign) and len(failure.operands) == 2
-    is_known = len(failure.tensors) == 2 and not fitting
-    return list(failure.operands) if is_pair and not is_known else []
+    # Those with a value of their own say more than what is computed from them.
+    for known in (failure.tensors, tensors):
+        pairs = itertools.permutations(known, 2)
+        fitting = [list(pair) for pair in pairs if tuple(map(size, pair)) == sizes]
+        if len(fitting) == 1:
+            return fitting[0]
+    node = failure.frames[operands[0].depth].expression if operands else None
+    is_pair = isinstance(node, ast.BinOp | ast.AugAssign) and len(operands) == 2
+    is_known = len(tensors) == 2 and not fitting
+    return operands if is_pair and not is_known else []
 
 
 def _numbers_of_classes(
@@ -136,6 +152,16 @@ def _numbers_of_classes(
             yield (
                 f"If {name} holds the number of a class for each row of {scores}, give each class "
                 f"a place of its own: F.one_hot({name}, {classes})."
+            )
+
+
+def _result_that_is_lost(failure: Failure) -> Iterator[str]:
+    """Yield the way out of a line that computes what nothing keeps."""
+    statement = None if failure.user is None else statement_of(failure.user)
+    match statement:
+        case ast.Expr(value=ast.BinOp(left=ast.Name(id=name), right=ast.Call() as right)):
+            yield (
+                f"The line keeps no result: if an assignment was meant, {name} = {written(right)}."
             )
 
 
@@ -243,8 +269,8 @@ def _fitting(failure: Failure, a: str, b: str, one: Tensor, other: Tensor) -> It
         if any(one.code.co_name.endswith("_loss") for one in failure.frames if one.is_torch):
             yield from _of_a_loss(name, low, whole, high)
         else:
-            yield from _hidden_places(name, low, high)
-            yield from aligned(name, low.shape, whole, high.shape)
+            hidden = list(_hidden_places(name, low, high))
+            yield from hidden or aligned(name, low.shape, whole, high.shape)
         return
     if _is_product(failure):
         yield from exchanged(b, other.shape, [*one.shape[:-2], one.shape[-1], other.shape[-1]])

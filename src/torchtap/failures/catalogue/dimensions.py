@@ -30,6 +30,28 @@ def _dimension(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     }
 
 
+def _ordered(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    """The order that brings the last dimension to its place, where it was that which was named."""
+    given, wanted = int(found["given"]), int(found["wanted"])
+    frame, node = failure.user, None if failure.user is None else failure.user.expression
+    args = node.args if isinstance(node, ast.Call) else []
+    values = [frame.value_of(one) for one in args] if frame is not None else []
+    values = values[0] if len(values) == 1 and isinstance(values[0], list) else values
+    is_named = sorted(one for one in values if type(one) is int) == list(range(wanted))
+    moved = [*range(wanted - 1)]
+    at = values.index(wanted - 1) if is_named else -1
+    moved.insert(at, wanted - 1)
+    order = list(range(given - 1))
+    # Of pictures without a batch the channels come first; of a batch they follow it.
+    order.insert(0 if given == 3 else at if given < wanted else at + 1, given - 1)
+    is_last = is_named and values == moved and at < wanted - 1 and 2 < given < 7
+    return {
+        "is_less": given + 1 == wanted and given > 2,
+        "is_plain": given + 1 == wanted == 3,
+        "order": ", ".join(map(str, order)) if is_last and abs(given - wanted) == 1 else "",
+    }
+
+
 def _call(failure: Failure) -> ast.AST | None:
     """Return the expression of the operation, where the source tells."""
     if not failure.operands:
@@ -59,10 +81,16 @@ SITUATIONS: dict[str, Situation] = {
     ),
     "dimensions of a permutation": SituationRow(
         "{name} has {given} dimensions, and {wanted} were given an order.",
-        ("is_less", "Give {name} the dimension that it lacks before: {name_it}.unsqueeze(-1)."),
+        (
+            "order",
+            "If its {given} dimensions are right, and the channels stand last, name those: "
+            "{name_it}.permute({order}).",
+        ),
+        ("is_plain", "If it is a grey picture, give it its channel: {name_it}.unsqueeze(-1)."),
+        ("is_less", "If it lacks one, as of a batch, give it before: {name_it}.unsqueeze(0)."),
         "Name every dimension of it once, {given} of them.",
         about="argument",
-        facts=lambda failure, found: {"is_less": int(found["given"]) + 1 == int(found["wanted"])},
+        facts=_ordered,
     ),
     "transpose of many": SituationRow(
         "t() turns matrices round, and {name} has {given} dimensions.",

@@ -244,12 +244,40 @@ def _result(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     if any(one.startswith("binary_cross_entropy") for one in functions):
         target = failure.name_of(failure.operand("target", "the target"))
         return {"target": target, "clamped": ""}
-    first = _of_dtype(failure, dtype_word(found["wanted"])) or Operand(UNNAMED)
+    first = _written_into(failure) or _of_dtype(failure, dtype_word(found["wanted"]))
+    first = first or Operand(UNNAMED)
     name = failure.name_of(first)
     whole = name.partition("[")[0]  # To assign to a part of it keeps the dtype of the whole.
     floats = replaced(whole, "float()")
     clamped = _clamped(failure, name)
-    return {"target": "", "name": name, "whole": whole, "floats": floats, "clamped": clamped}
+    is_whole = dtype_word(found["wanted"].removesuffix(" int")) in _WHOLE
+    return {
+        "target": "",
+        "name": name,
+        "whole": whole,
+        "floats": floats,
+        "clamped": clamped,
+        "divided": is_whole and _divides(failure),
+        "is_added": is_whole and not _divides(failure),
+    }
+
+
+def _written_into(failure: Failure) -> Operand | None:
+    """Return what ``out=`` names, where the operation has one."""
+    if not failure.operands:
+        return None
+    frame = failure.frames[failure.operands[0].depth]
+    keywords = frame.expression.keywords if isinstance(frame.expression, ast.Call) else []
+    names = [written(one.value, frame.file) for one in keywords if one.arg == "out"]
+    return next((one for one in failure.operands if one.text in names), None)
+
+
+def _divides(failure: Failure) -> bool:
+    node = None if failure.user is None else failure.user.expression
+    if isinstance(node, ast.BinOp | ast.AugAssign):
+        return isinstance(node.op, ast.Div)
+    name = getattr(getattr(node, "func", None), "attr", "")
+    return name in ("div", "div_", "true_divide", "divide")
 
 
 def _clamped(failure: Failure, name: str) -> str:
@@ -399,7 +427,17 @@ SITUATIONS: dict[str, Situation] = {
         ),
         SituationRow(
             "The result is {given_dtype}, and {name}, which is written into, holds {wanted_dtype}.",
-            "Make {whole} a tensor of floats where it is made: {floats}.",
+            (
+                "divided",
+                "If the quotient is to be whole, say so: //, or rounding_mode='floor' of "
+                "torch.div.",
+            ),
+            (
+                "is_added",
+                "If {whole} is to hold whole numbers, convert what is written: .long(), or "
+                "int(...) of one number.",
+            ),
+            "If {whole} is to hold floats, make it so where it is made: {floats}.",
             "Compute out of place: x = x + y for x += y.",
             about="tensors",
         ),

@@ -95,7 +95,12 @@ def _gathered(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     )
     large = [at for at, (a, b) in enumerate(zip(index, whole, strict=False)) if a > b]
     others = [at for at in large if at != along]
-    return {"along": along, "dim": others[0] if others else "another"}
+    dim = others[0] if others else None
+    return {
+        "along": along,
+        "dim": "another" if dim is None else dim,
+        "whole_size": "" if dim is None else str(whole[dim]),
+    }
 
 
 SITUATIONS: dict[str, Situation] = {
@@ -151,8 +156,13 @@ SITUATIONS: dict[str, Situation] = {
     "size of an index": SituationRow(
         "gather takes one element for each of the index, whose shape {index} is larger than "
         "{whole} in dimension {dim}: only dimension {along} may be.",
-        "If whole rows are meant, by number: x[index], or torch.index_select.",
+        (
+            "whole_size",
+            "If it takes something of each, give it the size of what it takes from: {whole_size} "
+            "in dimension {dim}, where the index is made or expanded.",
+        ),
         "If the index goes along another dimension, say it: dim={dim}.",
+        "If whole rows are meant, by number: x[index], or torch.index_select.",
         about="tensors",
         facts=_gathered,
     ),

@@ -61,7 +61,7 @@ def _ways_of_rows(
         return
     if is_position and rows is not None:
         yield f"Give shorter sequences: {rows} positions at most (truncation=True)."
-    if low is not None and low >= 1 and high == (rows or 0) + 1:
+    if low == 1 and high == (rows or 0) + 1:
         yield f"If they are counted from 1, count them from 0: {name} - 1."
     owner = _of_vocabulary(failure, rows, name)
     if owner:
@@ -168,6 +168,12 @@ def _ways_of_an_index(failure: Failure, dim: int | None, size: int) -> Iterator[
                 f"{grouped(name)}[torch.arange(len({name})), {text}]."
             )
         yield f"If {text} counts in dimension 1, of {shape[1]}: {grouped(name)}[:, {text}]."
+    maker = failure.origin(held).module
+    if maker is not None and span is not None and span[0] >= 0 and dim is not None:
+        yield (
+            f"If {text} counts what {failure.names.module(maker)} gives in dimension {dim}, make "
+            f"it give {int(span[1]) + 1} or more, by the greatest number in all data."
+        )
     elif others and dim is not None:
         yield f"Check that dimension {dim} is the one that is meant, and not {others[0]}."
 
@@ -226,7 +232,7 @@ def _masks_that_fit(whole: str, name: str, mask: list[int], shape: list[int]) ->
 def _picked(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     """Say which index was given, and whether it picks one element of each row of a matrix."""
     words: dict[str, Any] = {"is_flat": False, "index": "the index", "dim": ""}
-    words |= {"is_written": False, "is_step": False, "row": ""}
+    words |= {"is_written": False, "is_step": False, "row": "", "expanded": ""}
     held, *rest = failure.operands or [Operand("")]
     index = next((one for one in rest if isinstance(one.value, Tensor)), None)
     dims = [one.value for one in rest if type(one.value) is int]
@@ -247,9 +253,21 @@ def _picked(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         "is_written": is_flat and not is_gather,
         "index": name,
         "dim": dims[0],
+        "expanded": _expanded(name, list(index.value.shape), shape, dims[0]) if is_gather else "",
         "row": f"{grouped(failure.name_of(held))}[torch.arange(len({name})), {name}]",
         "is_step": is_step,
     }
+
+
+def _expanded(name: str, index: list[int], shape: list[int], dim: int) -> str:
+    """Return an index with the dimensions of the vectors that it takes; empty if it takes none."""
+    rest = shape[len(index) :]
+    is_prefix = len(index) == dim + 1 and index[:dim] == shape[:dim] and bool(rest)
+    if not is_prefix or dim < 1:
+        return ""
+    ones = ", ".join(["..."] + ["None"] * len(rest))
+    sizes = ", ".join(["-1"] * len(index) + [str(one) for one in rest])
+    return f"{grouped(name)}[{ones}].expand({sizes})"
 
 
 def _written(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
@@ -317,6 +335,10 @@ SITUATIONS: dict[str, Situation] = {
             "is_written",
             "If each row is written at one place, give the index that dimension: "
             "{index_it}.unsqueeze({dim}).",
+        ),
+        (
+            "expanded",
+            "If whole vectors are to be taken, give the index their dimension: {expanded}.",
         ),
         ("is_step", "If one step of each sample is meant: {row}."),
         "Give the index every dimension of the tensor; along the gathered one it may be of any "

@@ -11,29 +11,33 @@ from typing import Any
 from torch import Tensor, nn
 
 from torchtap.failures.assignments import assignments_of
-from torchtap.failures.failure import Explanation, Failure
+from torchtap.failures.failure import Failure
 from torchtap.failures.operands import Operand, bounds_of, dtype_text, dtype_word, shape_text
 from torchtap.failures.parsed_source import grouped, written
 from torchtap.failures.rearrangements import RESHAPING, samples_of_one_batch
 from torchtap.failures.situation_row import Situation, SituationRow
 
+_MOST_NODES = 200
+_MARKS = (100, 254, 255, 65535)
+"""Numbers beyond the classes that data sets use for what belongs to none."""
 
-def _pair(failure: Failure) -> tuple[Operand, Operand, str, str]:
+
+def operands_of_loss(failure: Failure) -> tuple[Operand, Operand, str, str]:
     """Input and target of the loss, and what the program calls them."""
     given = failure.operand("input", "the input")
     target = failure.operand("target", "the target")
     return given, target, failure.name_of(given), failure.name_of(target)
 
 
-def _named(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    return dict(zip(("source", "name"), _pair(failure)[2:], strict=True))
+def names_of_loss(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    return dict(zip(("source", "name"), operands_of_loss(failure)[2:], strict=True))
 
 
 def _classes(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    held, value = found.groupdict(), _pair(failure)[1].value
+    held, value = found.groupdict(), operands_of_loss(failure)[1].value
     is_known = bounds_of(value) is not None and isinstance(value, Tensor)
     return {
-        **_named(failure, found),
+        **names_of_loss(failure, found),
         "held": held["given"] or held["other"],
         "is_broken": is_known and not bool((value == value.round()).all()),
         "is_whole": not is_known or bool((value == value.round()).all()),
@@ -41,11 +45,14 @@ def _classes(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
 
 
 def _column(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    given, target, source, name = _pair(failure)
+    given, target, source, name = operands_of_loss(failure)
     value, rows = target.value, getattr(given.value, "shape", (None,))[0]
     is_column = isinstance(value, Tensor) and value.dim() == 2 and value.shape[1] == 1
     is_flat = isinstance(value, Tensor) and not is_column and value.numel() == rows
+    functions = [one.code.co_name for one in failure.frames if one.is_torch]
+    pair = next((one for one in functions if one.endswith("embedding_loss")), "")
     return {
+        "takes": "one target, 1 or -1, per row, " if pair else "one class number per row, int64",
         "source": source,
         "name": name,
         "is_column": is_column,
@@ -56,7 +63,7 @@ def _column(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
 
 def _marked(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     """Say whether a target of the shape of the scores has one 1 for each sample, or several."""
-    value, words = _pair(failure)[1].value, _named(failure, found)
+    value, words = operands_of_loss(failure)[1].value, names_of_loss(failure, found)
     bounds = bounds_of(value) if isinstance(value, Tensor) and value.dim() > 1 else None
     is_marks = bounds is not None and bounds[0] >= 0 and bounds[1] <= 1
     is_one = is_marks and bool((value.sum(1) == 1).all())
@@ -71,7 +78,7 @@ def _marked(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
 
 
 def _range(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    given, target, _, _ = _pair(failure)
+    given, target, _, _ = operands_of_loss(failure)
     scores, value = given.value, int(found["value"])
     num = None
     if isinstance(scores, Tensor) and scores.dim():
@@ -79,7 +86,7 @@ def _range(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     span = bounds_of(target.value)
     low, high = (None, None) if span is None else (int(span[0]), int(span[1]))
     return {
-        **_named(failure, found),
+        **names_of_loss(failure, found),
         "num": num,
         "known": "" if num is None else f" from 0 to {num - 1}",
         "goes": "" if low is None or low == high else f"; it goes from {low} to {high}",
@@ -129,7 +136,7 @@ def _batch(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     given = failure.operand("input")
     rows, wanted = int(found["given"]), int(found["wanted"])
     return {
-        **_named(failure, found),
+        **names_of_loss(failure, found),
         "is_over_time": _is_over_time(given.value, failure.operand("target").value),
         "is_unflattened": _is_unflattened(failure, rows),
         "wanted_shape": shape_text(failure.operand("target").value) or f"{wanted} rows",
@@ -177,7 +184,7 @@ def _is_unflattened(failure: Failure, rows: int) -> bool:
 
 def _turned(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     """The dimension of the scores with the classes, if one alone makes them fit the target."""
-    given, target, source, name = _pair(failure)
+    given, target, source, name = operands_of_loss(failure)
     words: dict[str, Any] = {
         "source": source,
         "name": name,
@@ -233,87 +240,6 @@ def _weight(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     }
 
 
-def _binary_size(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    a, b = (one.value for one in _pair(failure)[:2])
-    is_known = isinstance(a, Tensor) and isinstance(b, Tensor)
-    has_as_many = is_known and a.numel() == b.numel()
-    is_column = has_as_many and a.dim() == 2 and a.shape[1] == 1 and b.dim() == 1
-    is_row = has_as_many and b.dim() == 2 and b.shape[1] == 1 and a.dim() == 1
-    return {
-        **_named(failure, found),
-        "has_as_many": has_as_many,
-        "has_others": not has_as_many,
-        "is_column": is_column,
-        "is_row": is_row,
-        "lacking": _lacking(a, b) if has_as_many else "",
-        "is_turned": has_as_many and not is_column and not is_row and not _lacking(a, b),
-        "batch": _batches(a, b),
-        "is_of_samples": _has_one_for_each(a, b),
-        **_classes_given(a, b),
-    }
-
-
-def _lacking(scores: Any, target: Any) -> str:
-    """Return the method that gives a target the dimension of one that it lacks; else empty."""
-    shape, wanted = list(target.shape), list(scores.shape)
-    fitting = [at for at in range(len(wanted)) if [*shape[:at], 1, *shape[at:]] == wanted]
-    return f"unsqueeze({fitting[0]})" if fitting and len(wanted) > 2 else ""
-
-
-def _batches(scores: Any, target: Any) -> str:
-    """Return the way out where input and target have other numbers of samples alone."""
-    is_known = isinstance(scores, Tensor) and isinstance(target, Tensor)
-    if not is_known or scores.dim() != target.dim() or scores.shape[1:] != target.shape[1:]:
-        return ""
-    return samples_of_one_batch((len(scores), len(target)))
-
-
-def _has_one_for_each(scores: Any, target: Any) -> bool:
-    """Return whether a target has one number for each sample, which has several outputs."""
-    is_known = isinstance(scores, Tensor) and isinstance(target, Tensor)
-    return is_known and scores.dim() > 2 and target.numel() == len(scores) < scores.numel()
-
-
-def _classes_given(scores: Any, target: Any) -> Mapping[str, Any]:
-    """Say whether a target has a whole number for each row of several scores."""
-    is_pair = isinstance(scores, Tensor) and isinstance(target, Tensor)
-    if not is_pair or scores.dim() != 2 or target.numel() != len(scores) or scores.shape[1] < 2:
-        return {"classes": "", "is_class": False}
-    known = bounds_of(target)
-    is_whole = not target.is_floating_point() or bool((target == target.round()).all())
-    is_class = is_whole and known is not None and known[0] >= 0 and known[1] < scores.shape[1]
-    return {"classes": str(scores.shape[1]), "is_class": is_class}
-
-
-def _probabilities(failure: Failure, found: re.Match[str]) -> Explanation:
-    given, target, source, name = _pair(failure)
-    wrong, which = (target, name) if found["which"] == "target" else (given, source)
-    span, it = bounds_of(wrong.value), grouped(which)
-    bounds = "" if span is None else f", from {span[0]:.4g} to {span[1]:.4g}"
-    way = (
-        "Give logits to F.binary_cross_entropy_with_logits, or nn.BCEWithLogitsLoss, with "
-        f"{which} as it is."
-    )
-    if found["which"] == "target":
-        way = "Give 0 and 1, or shares between, for what the program counts as no and yes."
-        if span is not None and span == (0.0, 255.0):
-            way = f"If it is a picture of 0 to 255, bring it to 0 to 1: {it} / 255."
-        elif span is not None and span == (1.0, 2.0):
-            way = f"If 1 and 2 stand for no and yes, count from 0: {it} - 1."
-        elif span is not None and span == (-1.0, 1.0):
-            way = f"If -1 and 1 stand for no and yes, make 0 and 1 of them: ({it} + 1) / 2."
-        return Explanation(
-            f"The loss takes probabilities, and {which} has values outside of 0 to 1{bounds}.",
-            (way,),
-            failure.details(wrong),
-        )
-    return Explanation(
-        f"The loss takes probabilities, and {which} has values outside of 0 to 1{bounds}.",
-        (way, f"Make probabilities of them: {it}.sigmoid()."),
-        failure.details(wrong),
-    )
-
-
 def _spatial(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     target = failure.operand("target", "the target")
     value = target.value
@@ -326,23 +252,6 @@ def _spatial(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     }
 
 
-def _lengths(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    scores, lengths = failure.operand("log_probs"), failure.operand(f"{found['which']}_lengths")
-    value, given = scores.value, lengths.value
-    is_known = isinstance(value, Tensor) and value.dim() == 3 and isinstance(given, Tensor)
-    shape = tuple(value.shape) if is_known else ("time", "batch", "classes")
-    count = given.numel() if is_known else "others"
-    return {
-        "scores": failure.name_of(scores),
-        "samples": shape[1],
-        "count": count,
-        "is_turned": is_known and count == shape[0] != shape[1],
-    }
-
-
-_MOST_NODES = 200
-_MARKS = (100, 254, 255, 65535)
-"""Numbers beyond the classes that data sets use for what belongs to none."""
 SITUATIONS: dict[str, Situation] = {
     "spatial target": SituationRow(
         "The loss takes one class number for each pixel, int64[batch, height, width], and {name} "
@@ -355,14 +264,6 @@ SITUATIONS: dict[str, Situation] = {
         "If it holds a probability for each class, give it the shape and dtype of the input.",
         about="target",
         facts=_spatial,
-    ),
-    "lengths of a ctc loss": SituationRow(
-        "ctc_loss takes [time, batch, classes] and one length for each of the {samples} samples, "
-        "and {which}_lengths has {count}.",
-        ("is_turned", "Put time first: {scores_it}.transpose(0, 1)."),
-        "Give {which}_lengths one number for each sample of the batch.",
-        about="log_probs",
-        facts=_lengths,
     ),
     "class dtype": SituationRow(
         "The loss takes class numbers (int64) as its target, and {name} holds {held_dtype}.",
@@ -377,7 +278,7 @@ SITUATIONS: dict[str, Situation] = {
         facts=_classes,
     ),
     "class column": SituationRow(
-        "The loss takes one class number per row, int64[batch], and {name} is {shape}.",
+        "The loss takes {takes}[batch], and {name} is {shape}.",
         ("is_column", "Take the column out: {name_it}.squeeze(1)."),
         (
             "is_flat",
@@ -509,49 +410,4 @@ SITUATIONS: dict[str, Situation] = {
         "Convert it: {name_it}.to(torch.{wanted_word}).",
         facts=_weight,
     ),
-    "binary dtype": SituationRow(
-        "The loss takes a target of {wanted_dtype}, and {name} holds {given_dtype}.",
-        "Convert it: {name_it}.to(torch.float32), or to the dtype of the input.",
-        about="target, input",
-        facts=_named,
-    ),
-    "binary size": SituationRow(
-        "The loss takes one target per element, and {name} is {target} for {source} of {input}.",
-        ("is_column", "Give {name} the column: {name_it}.unsqueeze(1)."),
-        ("is_column", "Or take it out of the scores: {source_it}.squeeze(1)."),
-        ("is_row", "Take the column out: {name_it}.squeeze(1)."),
-        ("lacking", "Give {name} the dimension of one: {name_it}.{lacking}."),
-        ("batch", "{batch}"),
-        (
-            "is_of_samples",
-            "If each sample is to have one output, bring the network to one: larger kernels or "
-            "strides, nn.AdaptiveAvgPool2d(1) and nn.Flatten() behind it, or the input size that "
-            "it was made for.",
-        ),
-        (
-            "is_of_samples",
-            "If all outputs of a sample have its target: {name_it}.reshape(-1, *[1] * "
-            "({source_it}.dim() - 1)).expand_as({source}).",
-        ),
-        (
-            "is_turned",
-            "Bring them to one shape, if the elements stand in one order: "
-            "{name_it}.reshape({source_it}.shape).",
-        ),
-        (
-            "is_class",
-            "If it holds the number of a class for each row, the loss of classes takes it: "
-            "F.cross_entropy({source}, {name_it}.flatten().long()), of scores without a sigmoid or "
-            "softmax before.",
-        ),
-        (
-            "is_class",
-            "Or give each class a place of its own: F.one_hot({name_it}.flatten().long(), "
-            "{classes}).float().",
-        ),
-        ("has_others", "Give a target of the shape of the input: one number for each output."),
-        about="input, target",
-        facts=_binary_size,
-    ),
-    "probabilities": _probabilities,
 }

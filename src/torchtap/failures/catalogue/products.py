@@ -15,7 +15,7 @@ from torchtap.failures.failure import Explanation, Failure
 from torchtap.failures.linear_inputs import explained, has_channels_first
 from torchtap.failures.operands import Operand
 from torchtap.failures.parsed_source import grouped
-from torchtap.failures.rearrangements import broadcasts
+from torchtap.failures.rearrangements import broadcasts, several_for_one
 from torchtap.failures.situation_row import Situation, SituationRow
 
 _LAST = {3: "NLC", 4: "NHWC", 5: "NDHWC"}
@@ -313,6 +313,14 @@ def _kernel(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     return {"padding": padding + (lacking + 1) // 2}
 
 
+def _lettered(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    low, high = sorted((int(found["wanted"]), int(found["given"])))
+    return {
+        "turned": _turned_equation(failure),
+        "several": next(several_for_one("the smaller", low, high), "") if low > 0 else "",
+    }
+
+
 def _turned_equation(failure: Failure) -> str:
     """The equation with the letters of one operand in another order, if one alone fits."""
     frame = failure.user
@@ -357,10 +365,11 @@ SITUATIONS: dict[str, Situation] = {
         "einsum was given the letter {letter!r} for two sizes: {wanted}, and {given} in operand "
         "{at}.",
         ("turned", "If the letters of one operand stand in another order: {turned!r}."),
-        "Give the two dimensions letters of their own, or the tensors one size.",
-        "Check the order of the letters against the shapes below.",
+        ("several", "{several}"),
+        "If they are two dimensions, give each a letter of its own; if they are one, make what "
+        "produces the operands give both one size.",
         about="tensors",
-        facts=lambda failure, found: {"turned": _turned_equation(failure)},
+        facts=_lettered,
     ),
     "channels": _channels,
     "dimensions of a convolution": _dimensions,

@@ -12,6 +12,13 @@ SITUATIONS: dict[str, Situation] = {
         "Give them there: torch.stack([real, imaginary], -1), or torch.complex(real, imaginary).",
         about="argument",
     ),
+    "imaginary part of real numbers": SituationRow(
+        "A real tensor has no imaginary part, and .imag was read of one.",
+        "If the input is to be complex, make it so first: x.to(torch.complex64), or "
+        "torch.complex(real, imaginary).",
+        "If the imaginary part is 0: torch.zeros_like(x).",
+        about="tensors",
+    ),
     "no complex numbers": SituationRow(
         "{name} holds {kept}, and complex numbers are needed.",
         "If its last dimension, of size 2, holds real and imaginary part: "

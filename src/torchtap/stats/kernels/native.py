@@ -179,19 +179,18 @@ class TakenBlock:
         rows: address of ``float64[num_rows, 16]``.
         num_rows: how many to copy.
         lists: of the block, if it has them.
+
+    Attributes:
+        has_full: whether any histogram is counted outside of the lists.
     """
 
-    __slots__ = ("_data", "_sizes")
+    __slots__ = ("_data", "_sizes", "has_full")
 
     def __init__(self, rows: int, num_rows: int, lists: SparseLog | None) -> None:
         address = 0 if lists is None else lists.address
         self._data: bytes = _kernel.take_block(rows, num_rows, address)
         self._sizes = _SIZES.unpack_from(self._data)
-
-    @property
-    def has_full(self) -> bool:
-        """Return whether any histogram is counted outside of the lists."""
-        return bool(self._sizes[4])
+        self.has_full = bool(self._sizes[4])
 
     def rows(self) -> NDArray[np.float64]:
         """Return the rows, ``float64[rows, 16]``."""
@@ -247,13 +246,13 @@ class KernelArgs:
         self._held = row, histogram, lists
         wanted = 0 if histogram is None else histogram.data_ptr()
         room = 0 if lists is None else lists.address
-        self._fields = np.array([row.data_ptr(), wanted, sample, room, owner, *[0] * 6])
-        self.address = int(self._fields.ctypes.data)
+        self._fields = array("q", (row.data_ptr(), wanted, sample, room, owner, *[0] * 6))
+        self.address = self._fields.buffer_info()[0]
 
     @property
     def sample(self) -> int:
         """Elements that the histogram counts, 0 for all."""
-        return int(self._fields[2])
+        return self._fields[2]
 
     @sample.setter
     def sample(self, wanted: int) -> None:
@@ -263,15 +262,16 @@ class KernelArgs:
         """Add samples to ``sums``, and their number to ``num_samples``, or do not any more."""
         self._summed = sums, num_samples
         if sums is None or num_samples is None:
-            self._fields[5:8] = 0
+            summed = 0, 0, 0
         else:
-            self._fields[5:8] = sums.data_ptr(), sums.numel(), num_samples.data_ptr()
+            summed = sums.data_ptr(), sums.numel(), num_samples.data_ptr()
+        self._fields[5:8] = array("q", summed)
 
     def slice_into(self, slices: Sequence[SliceRows]) -> None:
         """Measure slices of each tensor too, along some dims."""
         table = np.array([[one.rows.ctypes.data, len(one.rows), one.inner] for one in slices])
         self._sliced = slices, table
-        self._fields[9:11] = table.ctypes.data, len(slices)
+        self._fields[9:11] = array("q", (table.ctypes.data, len(slices)))
 
 
 class SliceRows(NamedTuple):
