@@ -107,7 +107,7 @@ def _none(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
 
 
 def _lists(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    """How lists of numbers are padded, by the kind of the samples."""
+    """Return how lists of numbers are padded, by the kind of the samples."""
     first = next(iter(_samples(failure)), None)
     pad, tensors = "torch.nn.utils.rnn.pad_sequence", "torch.tensor({}) for one in batch"
     is_dict = isinstance(first, dict)
@@ -156,8 +156,8 @@ SITUATIONS: dict[str, Situation] = {
                 "collate_fn: F.pad(x, (0, longest - x.shape[-1])).",
             ),
             "If they are pictures, resize all to one size in the data set: Resize({size}) of "
-            "torchvision, or F.interpolate(x[None], size={size})[0]; of masks of classes with "
-            "mode='nearest'.",
+            "torchvision, with both sides, as one number keeps their ratio; or F.interpolate("
+            "x[None], size={size})[0]; masks of classes with mode='nearest'.",
             "If their scale is to stay, pad all to one size: F.pad(x, (left, right, top, bottom)).",
             when="is_pictures",
         ),
