@@ -92,15 +92,18 @@ def _lacking(low: list[int], high: list[int]) -> str:
 
 def _none(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     """The part of the samples that is None, where no sample is None itself."""
-    for sample in _samples(failure):
+    samples = list(_samples(failure))
+    is_some = any(one is None for one in samples) and not all(one is None for one in samples)
+    known = {"is_some": is_some, "is_nested": bool(samples) and samples[0] is not None}
+    for sample in samples:
         if sample is None:
             break
         held = sample if type(sample) in (tuple, list, dict) else ()
         pairs = dict(enumerate(held)) if type(held) is not dict else held
         for key, value in pairs.items():
             if value is None:
-                return {"part": repr(key)}
-    return {"part": ""}
+                return {"part": repr(key), **known}
+    return {"part": "", "is_none": not is_some and not known["is_nested"], **known}
 
 
 def _lists(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
@@ -228,9 +231,22 @@ SITUATIONS: dict[str, Situation] = {
         SituationRow(
             "A sample of the batch is None, or has None in it: the data set returned no value for "
             "it.",
-            "Leave such samples out: DataLoader(..., collate_fn=lambda batch: "
-            "torch.utils.data.default_collate([one for one in batch if one is not None])).",
-            "Return a value from __getitem__ of the data set on every path.",
+            (
+                "is_some",
+                "Leave such samples out: DataLoader(..., collate_fn=lambda batch: "
+                "torch.utils.data.default_collate([one for one in batch if one is not None])).",
+            ),
+            (
+                "is_nested",
+                "Give a value in its place in the sample, such as '' for a path, or leave that "
+                "part out of the sample.",
+            ),
+            (
+                "is_none",
+                "Return the sample from __getitem__ of the data set: a function without return "
+                "gives None.",
+            ),
+            ("is_some", "Return a value from __getitem__ of the data set on every path."),
         ),
         facts=_none,
     ),
