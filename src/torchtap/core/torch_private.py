@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import graph
 
+from torchtap.core.after_import import after_import
 from torchtap.core.private_names import (
     CALLING,
     DRAWING,
@@ -336,6 +337,12 @@ note(
     module="torch._higher_order_ops.effects",
 )
 note(
+    "torch._inductor.codegen.custom_extern_kernel_codegen.CUSTOM_EXTERN_KERNEL_CODEGEN",
+    "has inductor write a short call where a compiled graph hands over a value",
+    without="the graph calls an operator, which takes several times as long",
+    module="torch._inductor.codegen.custom_extern_kernel_codegen",
+)
+note(
     "torch._dynamo.config._config",
     "changes the default of a setting for all threads",
     without="the setting is changed for the thread that begins the watch",
@@ -384,6 +391,42 @@ def keep_operator_in_order(operator: Any) -> None:
     register: Any = getattr(effects, "_register_effectful_op", None)
     if register is not None:  # Or tt.watch says that it needs it.
         register(operator, effects._EffectType.ORDERED)
+
+
+def write_operator_calls(operator: str, write: Callable[[Any, Any, bool], None]) -> None:
+    """Have inductor write the calls of an operator by a function, in the Python code of a graph.
+
+    Args:
+        operator: as PyTorch prints its overload, ``torch.ops.library.name.overload``.
+        write: is given the node of a call, the writer of the code, and whether nothing writes into
+            the first tensor while the graph runs and all others are inputs of the graph.
+    """
+    name = "torch._inductor.codegen.custom_extern_kernel_codegen"
+
+    def register() -> None:
+        module = sys.modules[name]
+        table = getattr(module, "CUSTOM_EXTERN_KERNEL_CODEGEN", None)
+        if table is not None:
+            table[operator] = module.CustomCodegen(python=_writing(write))
+
+    after_import(name, register)
+
+
+def _writing(write: Callable[[Any, Any, bool], None]) -> Callable[..., None]:
+    def write_call(node: Any, writeline: Any) -> None:
+        from torch._inductor.codegen import wrapper
+        from torch._inductor.virtualized import V
+
+        writer = V.graph.wrapper_code
+        if type(writer) is not wrapper.PythonWrapperCodegen:  # A part of a graph, or C++.
+            writeline(wrapper.ExternKernelAllocLine(writer, node))
+            return
+        names = [one.get_name() for one in node.inputs]
+        is_written = bool(names) and names[0] in V.graph.mutated_buffers
+        others = set(names[1:]) <= set(V.graph.graph_input_names)
+        write(node, writer, not is_written and others)
+
+    return write_call
 
 
 def set_default(config: Any, name: str, value: Any) -> Any:
