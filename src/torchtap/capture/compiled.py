@@ -125,7 +125,7 @@ class Part:
         if value is None:
             self._hear(port, leaf, note, trains=trains)
             return
-        if self._native is None and _makes_native:
+        if self._native is None and _can_hand_over:
             self._native = self._new_native()
         # A compiled model does not say when it is entered.
         engine.begin(tap, trains=trains)
@@ -155,7 +155,13 @@ class Part:
         engine, tap = self.engine, self.tap
         graph, backwards = engine.evaluations.graph, engine.gradients.backwards
         return native.kernel().GraphPart(
-            int(self.ticket), engine, engine.hooks.running, graph, tap, tap.states, backwards.numbers
+            int(self.ticket),
+            engine,
+            engine.hooks.running,
+            graph,
+            tap,
+            tap.states,
+            backwards.task_numbers,
         )
 
     def _hear(self, port: str, leaf: str, note: str, *, trains: bool) -> None:
@@ -370,8 +376,8 @@ def _run_nothing(
 
 hand_over: Callable[[Tensor | None, Iterable[Tensor], str, str, str, bool], None] = _hand_over
 """Called by the code that inductor writes, where a value flows: for the owners of all tickets."""
-_makes_native = native.takes_calls() and hasattr(native.kernel(), "hand_over")
-if _makes_native:  # Else the binary is an older one.
+_can_hand_over = native.takes_calls() and hasattr(native.kernel(), "hand_over")
+if _can_hand_over:  # Else the binary is an older one.
     hand_over = partial(native.kernel().hand_over, torch.ops.torchtap.emit.default)
 
 _library.impl("emit", _run, "CompositeExplicitAutograd")

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from types import CodeType
 from typing import Any
 
@@ -393,6 +394,9 @@ def keep_operator_in_order(operator: Any) -> None:
         register(operator, effects._EffectType.ORDERED)
 
 
+_OPERATOR_CALLS = "torch._inductor.codegen.custom_extern_kernel_codegen"
+
+
 def write_operator_calls(operator: str, write: Callable[[Any, Any, bool], None]) -> None:
     """Have inductor write the calls of an operator by a function, in the Python code of a graph.
 
@@ -401,32 +405,45 @@ def write_operator_calls(operator: str, write: Callable[[Any, Any, bool], None])
         write: is given the node of a call, the writer of the code, and whether nothing writes into
             the first tensor while the graph runs and all others are inputs of the graph.
     """
-    name = "torch._inductor.codegen.custom_extern_kernel_codegen"
 
     def register() -> None:
-        module = sys.modules[name]
+        module = sys.modules[_OPERATOR_CALLS]
         table = getattr(module, "CUSTOM_EXTERN_KERNEL_CODEGEN", None)
-        if table is not None:
-            table[operator] = module.CustomCodegen(python=_writing(write))
+        make = getattr(module, "CustomCodegen", None)
+        if table is not None and make is not None:
+            table[operator] = make(python=partial(_write_call, write))
 
-    after_import(name, register)
+    after_import(_OPERATOR_CALLS, register)
 
 
-def _writing(write: Callable[[Any, Any, bool], None]) -> Callable[..., None]:
-    def write_call(node: Any, writeline: Any) -> None:
-        from torch._inductor.codegen import wrapper
+def _write_call(write: Callable[[Any, Any, bool], None], node: Any, writeline: Any) -> None:
+    try:
+        from torch._inductor.codegen.wrapper import PythonWrapperCodegen
         from torch._inductor.virtualized import V
 
         writer = V.graph.wrapper_code
-        if type(writer) is not wrapper.PythonWrapperCodegen:  # A part of a graph, or C++.
-            writeline(wrapper.ExternKernelAllocLine(writer, node))
-            return
+        inputs, mutated = V.graph.graph_input_names, V.graph.mutated_buffers
         names = [one.get_name() for one in node.inputs]
-        is_written = bool(names) and names[0] in V.graph.mutated_buffers
-        others = set(names[1:]) <= set(V.graph.graph_input_names)
-        write(node, writer, not is_written and others)
+        # Others write a part of a graph, which imports nothing, or another language.
+        can_write = type(writer) is PythonWrapperCodegen and hasattr(writer, "lines")
+    except (ImportError, AttributeError):  # Of another inductor: a compilation must not fail.
+        can_write = False
+    if not can_write:
+        writeline(_plain_call(node))
+        return
+    is_constant = bool(names) and names[0] not in mutated and set(names[1:]) <= set(inputs)
+    write(node, writer, is_constant)
 
-    return write_call
+
+def _plain_call(node: Any) -> Any:
+    """Return the line that inductor writes by itself."""
+    from torch._inductor.codegen import wrapper
+    from torch._inductor.virtualized import V
+
+    make = getattr(wrapper, "ExternKernelAllocLine", None)
+    if make is not None:
+        return make(V.graph.wrapper_code, node)
+    return f"{node.python_kernel_name}({', '.join(node.codegen_args())})"
 
 
 def set_default(config: Any, name: str, value: Any) -> Any:

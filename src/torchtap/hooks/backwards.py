@@ -77,13 +77,13 @@ class Backwards:
         given: storages of the gradients that the caller of the running backward handed in. They
             are the caller's own, and may be written into again where autograd does not count it:
             pipelines receive into the same buffers for every microbatch.
-        numbers: of the tasks of autograd's engine that run these backwards.
+        task_numbers: tasks of autograd's engine that run these backwards -> their numbers.
     """
 
     def __init__(self, ended: Callable[[], None]) -> None:
         self.given: set[int] = set()
         self._ended = ended
-        self.numbers: dict[int, int] = {}
+        self.task_numbers: dict[int, int] = {}
         self._thread = _Thread()
 
     def number(self) -> int:
@@ -94,13 +94,13 @@ class Backwards:
         """
         task = current_task()
         if task == -1:
-            return max(self.numbers.values(), default=0)
-        number = self.numbers.get(task)
+            return max(self.task_numbers.values(), default=0)
+        number = self.task_numbers.get(task)
         return self._begin(task) if number is None else number
 
     def restart(self) -> None:
         """Start the numbers again, for a new step."""
-        self.numbers.clear()
+        self.task_numbers.clear()
         self.forget_failed()
 
     def forget_failed(self) -> None:
@@ -113,13 +113,15 @@ class Backwards:
         if running:
             # A reentrant checkpoint calls torch.autograd.backward inside its own backward
             # (CheckpointFunction in torch/utils/checkpoint.py), as a task of its own.
-            number = self.numbers[running[0]]
+            number = self.task_numbers[running[0]]
         else:
-            number = 1 + max(self.numbers.values(), default=-1)
-        if len(self.numbers) >= _REMEMBERED:  # A program that never steps stays flat in memory.
-            for old in list(self.numbers)[: _REMEMBERED // 2]:
-                del self.numbers[old]
-        self.numbers[task] = number
+            number = 1 + max(self.task_numbers.values(), default=-1)
+        if (
+            len(self.task_numbers) >= _REMEMBERED
+        ):  # A program that never steps stays flat in memory.
+            for old in list(self.task_numbers)[: _REMEMBERED // 2]:
+                del self.task_numbers[old]
+        self.task_numbers[task] = number
         self.given |= given_storages()
         running.append(task)
         # The list goes with the callback: for another device than the CPU a thread of

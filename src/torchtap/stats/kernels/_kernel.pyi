@@ -34,6 +34,7 @@ def bind_tensors(exchange: object, /, *parts: object) -> bool: ...
 def bind_calls(*parts: object) -> None: ...
 def leave(leaving: Leaving, hook: object, /, *arguments: object) -> None: ...
 def enter(leaving: Leaving, hook: object, /, *arguments: object) -> None: ...
+def hand_over(by_python: object, /, *arguments: object) -> None: ...
 
 class Clock:
     step: int
@@ -101,5 +102,18 @@ class Leaving:
         output: object,
         gradient: object,
         gradients: Gradients,
+        /,
+    ) -> None: ...
+
+class GraphPart:
+    def __init__(
+        self,
+        number: int,
+        listener: object,
+        running: object,
+        graph: object,
+        tap: object,
+        states: dict[Any, Any],
+        backwards: dict[int, int],
         /,
     ) -> None: ...
