@@ -103,6 +103,8 @@ TENSORS: dict[str, str] = {
     r"type\(s\) for @: ('Tensor' and '(int|float)'|'(int|float)' and 'Tensor')",
     "one tensor to join": r"(?P<op>cat|concat|concatenate|stack|vstack|hstack|dstack|block_diag)"
     r"\(\): argument 'tensors' \(position 1\) must be tuple of Tensors, not Tensor",
+    "tensors to join": r"(?P<op>\w+)\(\): argument 'tensors' \(position 1\) must be tuple of "
+    r"Tensors, not (?P<given>[\w.]+)",
     "numbers to concatenate": r"zero-dimensional tensor \(at position (?P<at>\d+)\) cannot be "
     r"concatenated",
     "several unknown sizes": r"only one dimension can be inferred",
@@ -147,6 +149,8 @@ TENSORS: dict[str, str] = {
     "no bounds": r"torch\.clamp: At least one of 'min' or 'max' must not be None",
     "number too large": r"value cannot be converted to type (?P<type>[\w: ]+) without overflow",
     "parts of complex numbers": r"Tensor must have a last dimension of size 2",
+    "imaginary part of real numbers": r"imag is not implemented for tensors with non-complex "
+    r"dtypes",
     "no complex numbers": r"(view_as_real is only supported for complex tensors|istft requires a "
     r"complex-valued input tensor)",
     "complex loss": r"grad can be implicitly created only for real scalar outputs but got "

@@ -135,6 +135,13 @@ def _is_forward_of_a_function(failure: Failure) -> bool:
     return isinstance(held, type) and issubclass(held, torch.autograd.Function)
 
 
+def _is_of_fetch(failure: Failure) -> bool:
+    """Return whether a DataLoader asked a data set for a sample, whose own code has failed."""
+    is_asked = any(one.is_torch and one.file.endswith("fetch.py") for one in failure.frames)
+    is_own = failure.frames[-1].is_user and not failure.frames[-1].raises_itself
+    return is_asked and is_own and isinstance(failure.error, IndexError)
+
+
 def _is_of_optimizer(failure: Failure) -> bool:
     last = failure.frames[-1]
     return last.is_torch and f"{os.sep}optim{os.sep}" in last.file
@@ -196,5 +203,6 @@ CONDITIONS: dict[str, Callable[[Failure], bool]] = {
     "function that cannot be pickled": _is_pickled,
     "member out of range": _is_member,
     "tensor as an index": _is_index,
+    "samples beyond the data": _is_of_fetch,
 }
 """Name of a message -> whether it is about PyTorch in a failure."""

@@ -58,6 +58,7 @@ class Totals:
         self._blocks: list[NDArray[np.int64]] = []
         self._seen: set[int] = set()
         self._sampled: set[int] = set()
+        self._known = b""
         self._new: list[StepHistograms] = []
         self._lock = threading.Lock()
 
@@ -83,16 +84,24 @@ class Totals:
             self._full(place)[part.bins] -= part.counts
 
     def _add_new(self) -> None:
-        parts = [part for part in self._new if len(part.places)]
-        if parts:
-            places = np.concatenate([part.places for part in parts])
-            while places.max() >= len(self._blocks) * _BLOCK:
-                self._blocks.append(blank_histograms(_BLOCK))
-            joined = Histograms.joined([part.histograms for part in parts])
-            native.add_lists((joined.bins, joined.counts, joined.ends), self._blocks, places)
-            self._seen.update(places.tolist())
-            self._sampled.update(places[joined.is_sample].tolist())
+        for part in self._new:
+            if len(part.places):
+                # One by one: joined, they would be memory that is new every time.
+                own = part.histograms
+                self._know(part.places, own.is_sample)
+                native.add_lists((own.bins, own.counts, own.ends), self._blocks, part.places)
         self._new.clear()
+
+    def _know(self, places: NDArray[np.int64], is_sample: NDArray[np.bool_]) -> None:
+        """Note the places that have a total, and see that there is room for them."""
+        key = places.tobytes() + is_sample.tobytes()
+        if key == self._known:  # Steps of a training are alike.
+            return
+        self._known = key
+        while places.max() >= len(self._blocks) * _BLOCK:
+            self._blocks.append(blank_histograms(_BLOCK))
+        self._seen.update(places.tolist())
+        self._sampled.update(places[is_sample].tolist())
 
     def _full(self, place: int) -> NDArray[np.int64]:
         full: NDArray[np.int64] = self._blocks[place // _BLOCK][place % _BLOCK]

@@ -34,16 +34,28 @@ _TITLES = {
     "attention": "Attention",
     "backward": "Backward",
     "batches": "Samples and batches",
+    "binary_losses": "Losses of yes and no",
+    "broadcasting": "Broadcasting",
     "compilers": "Transforms and compilers",
+    "concatenations": "Concatenation",
+    "conversions": "Values, dtypes and devices of a tensor",
     "creation": "Tensors of lists and arrays",
+    "dimensions": "Dimensions",
+    "draws": "Random numbers",
     "dtypes_and_devices": "Dtypes and devices",
+    "elements": "Elements, gather and scatter",
+    "equations": "Einsum and linear algebra",
+    "expansions": "Tensors that are repeated",
     "functions": "Custom functions",
     "hooks": "Hooks",
     "in_place": "Writes in place",
+    "overwritten": "Overwritten values",
     "indices": "Indices and masks",
     "inference": "Inference mode",
+    "layouts": "Sparse, nested and meta tensors",
     "leaves": "Leaves and parameters",
     "loading": "Files",
+    "loss_arguments": "Arguments of losses",
     "losses": "Losses and targets",
     "modules": "Modules and state dicts",
     "none_gradients": "Gradients that are None",
@@ -54,9 +66,14 @@ _TITLES = {
     "products": "Products of matrices",
     "refused": "Arguments that are refused",
     "resampling": "Pictures",
+    "reshapes": "Views and reshapes",
+    "scripts": "TorchScript",
+    "second_backwards": "A second backward",
     "sequences": "Sequences",
     "several_views": "Views of a loop",
-    "shapes": "Shapes",
+    "sparse_tensors": "Sparse tensors",
+    "spectra": "Complex numbers and Fourier transforms",
+    "state_dicts": "State dicts",
     "systems": "Checkpoints, scalers and ranks",
 }
 _HEAD = """# Errors in plain words
@@ -92,7 +109,7 @@ except RuntimeError as error:
   notes as a list, `@tt.explain_errors()` decorates a function or coroutine function.
 - Without a block: `tt.explain_errors(everywhere=True)` explains whatever nothing catches, until its
   `close()`; `%load_ext torchtap` does so in a notebook, `pytest --torchtap-explain` in tests, and
-  `torchtap run --explain train.py` for a script.
+  `torchtap run --explain train.py` for a script and its threads, of which it then watches nothing.
 - `tt.explain_errors(model)` names the modules of that model. Without it, those of all models that
   the frames of the traceback hold; with several, the variable stands before the path.
 - Exceptions that are not PyTorch's stay as they are. An error of PyTorch that is not in the list

@@ -28,7 +28,12 @@ def _given(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
 def _scalar(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     """The tensor without dimensions, as the program calls it."""
     operand = next(iter(failure.tensors), Operand("the tensor"))
-    return {"name": failure.name_of(operand)}
+    is_loop = failure.text.startswith("iteration")
+    return {
+        "name": failure.name_of(operand),
+        "is_known": bool(failure.tensors) and not is_loop,
+        "is_loop": is_loop,
+    }
 
 
 def _wrapped(failure: Failure) -> str:
@@ -72,7 +77,21 @@ SITUATIONS: dict[str, Situation] = {
     "index of a scalar": SituationRow(
         "{name} is a single number, a tensor without dimensions, and has nothing to index, count "
         "or go through.",
-        "Take the number itself: {name_it}.item(); or give it a dimension: {name_it}.unsqueeze(0).",
+        (
+            "is_loop",
+            "If a function goes through tuples and lists of tensors, as of states, let it end at a "
+            "tensor: if isinstance(x, torch.Tensor), before it goes on.",
+        ),
+        (
+            "is_loop",
+            "If there are to be several numbers, find where the dimension was lost: x[:1] for "
+            "x[0], no .squeeze() and no reduction before.",
+        ),
+        (
+            "is_known",
+            "Take the number itself: {name_it}.item(); or give it a dimension: "
+            "{name_it}.unsqueeze(0).",
+        ),
         about="tensors",
         facts=_scalar,
     ),

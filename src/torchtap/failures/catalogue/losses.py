@@ -11,37 +11,74 @@ from typing import Any
 from torch import Tensor, nn
 
 from torchtap.failures.assignments import assignments_of
-from torchtap.failures.failure import Explanation, Failure
+from torchtap.failures.failure import Failure
 from torchtap.failures.operands import Operand, bounds_of, dtype_text, dtype_word, shape_text
 from torchtap.failures.parsed_source import grouped, written
+from torchtap.failures.rearrangements import RESHAPING, samples_of_one_batch
 from torchtap.failures.situation_row import Situation, SituationRow
 
+_MOST_NODES = 200
+_MARKS = (100, 254, 255, 65535)
+"""Numbers beyond the classes that data sets use for what belongs to none."""
 
-def _pair(failure: Failure) -> tuple[Operand, Operand, str, str]:
+
+def operands_of_loss(failure: Failure) -> tuple[Operand, Operand, str, str]:
     """Input and target of the loss, and what the program calls them."""
     given = failure.operand("input", "the input")
     target = failure.operand("target", "the target")
     return given, target, failure.name_of(given), failure.name_of(target)
 
 
-def _named(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    return dict(zip(("source", "name"), _pair(failure)[2:], strict=True))
+def names_of_loss(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    return dict(zip(("source", "name"), operands_of_loss(failure)[2:], strict=True))
 
 
 def _classes(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    held = found.groupdict()
-    return {**_named(failure, found), "held": held["given"] or held["other"]}
+    held, value = found.groupdict(), operands_of_loss(failure)[1].value
+    is_known = bounds_of(value) is not None and isinstance(value, Tensor)
+    return {
+        **names_of_loss(failure, found),
+        "held": held["given"] or held["other"],
+        "is_broken": is_known and not bool((value == value.round()).all()),
+        "is_whole": not is_known or bool((value == value.round()).all()),
+    }
 
 
 def _column(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    _, target, _, name = _pair(failure)
-    value = target.value
+    given, target, source, name = operands_of_loss(failure)
+    value, rows = target.value, getattr(given.value, "shape", (None,))[0]
     is_column = isinstance(value, Tensor) and value.dim() == 2 and value.shape[1] == 1
-    return {"name": name, "is_column": is_column, "is_wide": not is_column}
+    is_flat = isinstance(value, Tensor) and not is_column and value.numel() == rows
+    functions = [one.code.co_name for one in failure.frames if one.is_torch]
+    pair = next((one for one in functions if one.endswith("embedding_loss")), "")
+    return {
+        "takes": "one target, 1 or -1, per row, " if pair else "one class number per row, int64",
+        "source": source,
+        "name": name,
+        "is_column": is_column,
+        "is_flat": is_flat,
+        "is_wide": not is_column and not is_flat,
+    }
+
+
+def _marked(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    """Say whether a target of the shape of the scores has one 1 for each sample, or several."""
+    value, words = operands_of_loss(failure)[1].value, names_of_loss(failure, found)
+    bounds = bounds_of(value) if isinstance(value, Tensor) and value.dim() > 1 else None
+    is_marks = bounds is not None and bounds[0] >= 0 and bounds[1] <= 1
+    is_one = is_marks and bool((value.sum(1) == 1).all())
+    return {
+        **words,
+        "is_one": is_one,
+        "is_several": is_marks and not is_one,
+        "is_values": bounds is not None and not is_marks,
+        "is_unknown": bounds is None,
+        "span": "" if bounds is None else f"from {int(bounds[0])} to {int(bounds[1])}",
+    }
 
 
 def _range(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    given, target, _, _ = _pair(failure)
+    given, target, _, _ = operands_of_loss(failure)
     scores, value = given.value, int(found["value"])
     num = None
     if isinstance(scores, Tensor) and scores.dim():
@@ -49,7 +86,7 @@ def _range(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     span = bounds_of(target.value)
     low, high = (None, None) if span is None else (int(span[0]), int(span[1]))
     return {
-        **_named(failure, found),
+        **names_of_loss(failure, found),
         "num": num,
         "known": "" if num is None else f" from 0 to {num - 1}",
         "goes": "" if low is None or low == high else f"; it goes from {low} to {high}",
@@ -67,20 +104,22 @@ def _meaning(
     if num is not None and low is not None and high is not None:
         is_one_up, is_one_down = (low, high) == (1, num), low == -1 and high == num - 2
         shift = 1 if is_one_up or (low >= 1 and high == num) else -1 if is_one_down else 0
-    is_mark = is_flag = False
+    is_single = num == 1 and low == 0 and high in (1, 255)
+    is_mark = is_flag = has_gaps = False
     if not shift and num is not None and isinstance(target, Tensor) and low is not None:
         out = set(target[(target < 0) | (target >= num)].flatten()[:4096].tolist())
-        # A class that was forgotten stands next to the others; a mark for no class does not.
-        is_mark = len(out) == 1 and (value < 0 or value > num)
-        is_flag = is_mark and num == 2 and bool(((target == 0) | (target == 255)).all())
+        is_mark = len(out) == 1 and (value < 0 or value in _MARKS)
+        is_flag = value == 255 and num <= 2 and bool(((target == 0) | (target == 255)).all())
+        has_gaps = value >= num and len(set(target.flatten()[:4096].tolist())) <= num
     return {
         "is_from_one": shift == 1,
         "is_from_less": shift == -1,
-        "is_mark": is_mark,
+        "is_binary": is_single,
+        "is_mark": is_mark and not is_single and not is_flag,
         "is_flag": is_flag,
-        "is_class": value >= 0 and not is_mark,
-        "is_mark_too": value >= 0 and is_mark,
-        "may_be_mark": not is_mark,
+        "is_class": value >= 0 and not is_single and not is_flag,
+        "has_gaps": has_gaps and not is_single and not is_flag and not is_mark,
+        "may_be_mark": not is_mark and not is_single and value not in (0, 1),
     }
 
 
@@ -97,12 +136,37 @@ def _batch(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     given = failure.operand("input")
     rows, wanted = int(found["given"]), int(found["wanted"])
     return {
-        **_named(failure, found),
+        **names_of_loss(failure, found),
         "is_over_time": _is_over_time(given.value, failure.operand("target").value),
         "is_unflattened": _is_unflattened(failure, rows),
         "wanted_shape": shape_text(failure.operand("target").value) or f"{wanted} rows",
-        "is_reshaped": bool(wanted) and rows % wanted == 0,
+        "layer": _in_dimension_1(given.value, wanted),
+        "mixed": _mixing_reshape(given.value, rows, wanted),
+        "times": rows // wanted if wanted and rows % wanted == 0 else 0,
+        "is_shifted": rows == wanted + 1,
+        "batch": samples_of_one_batch((rows, wanted)),
     }
+
+
+def _in_dimension_1(scores: Any, wanted: int) -> bool:
+    """Return whether the rows that are wanted stand behind another dimension."""
+    return isinstance(scores, Tensor) and scores.dim() == 3 and scores.shape[1] == wanted
+
+
+def _mixing_reshape(scores: Any, rows: int, wanted: int) -> str:
+    """Return the shape that the batch had before a reshape made other rows of it; else empty."""
+    waiting = [scores.grad_fn] if isinstance(scores, Tensor) and scores.grad_fn else []
+    for _ in range(_MOST_NODES):
+        node = waiting.pop(0) if waiting else None
+        if node is None:
+            return ""
+        before = getattr(node, "_saved_self_sym_sizes", None)
+        if type(node).__name__ in RESHAPING and before is not None:
+            sizes = [int(one) for one in before]
+            if len(sizes) > 1 and sizes[0] == wanted and math.prod(sizes) % rows == 0:
+                return str(sizes)
+        waiting += [one for one, _ in node.next_functions if one is not None]
+    return ""
 
 
 def _is_over_time(given: Any, target: Any) -> bool:
@@ -120,7 +184,7 @@ def _is_unflattened(failure: Failure, rows: int) -> bool:
 
 def _turned(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     """The dimension of the scores with the classes, if one alone makes them fit the target."""
-    given, target, source, name = _pair(failure)
+    given, target, source, name = operands_of_loss(failure)
     words: dict[str, Any] = {
         "source": source,
         "name": name,
@@ -130,13 +194,15 @@ def _turned(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         "rows": "",
         "is_single": False,
     }
-    words["is_flat"] = False
+    words["is_flat"] = words["is_map"] = False
     if not isinstance(given.value, Tensor) or not isinstance(target.value, Tensor):
         return words
     shape, wanted = list(given.value.shape), list(target.value.shape)
     words |= {"shape": shape_text(given.value), "target": shape_text(target.value)}
     words["is_flat"] = len(shape) > 1 and math.prod(shape[:-1]) == math.prod(wanted)
     words["is_single"] = len(wanted) == len(shape) and wanted[1:2] == [1] and shape[1] > 1
+    is_picture = len(shape) == 4 and len(wanted) == 3 and shape[0] == wanted[0]
+    words["is_map"] = is_picture and shape[2:] != wanted[1:] and shape[1:3] != wanted[1:]
     fitting = [at for at in range(len(shape)) if shape[:at] + shape[at + 1 :] == wanted]
     if len(wanted) == len(shape) - 1 and len(fitting) == 1:
         words["dim"] = str(fitting[0] if fitting[0] < len(shape) - 1 else -1)
@@ -174,63 +240,6 @@ def _weight(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     }
 
 
-def _binary_size(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    a, b = (one.value for one in _pair(failure)[:2])
-    is_known = isinstance(a, Tensor) and isinstance(b, Tensor)
-    has_as_many = is_known and a.numel() == b.numel()
-    is_column = has_as_many and a.dim() == 2 and a.shape[1] == 1 and b.dim() == 1
-    is_row = has_as_many and b.dim() == 2 and b.shape[1] == 1 and a.dim() == 1
-    return {
-        **_named(failure, found),
-        "has_as_many": has_as_many,
-        "has_others": not has_as_many,
-        "is_column": is_column,
-        "is_row": is_row,
-        "is_turned": has_as_many and not is_column and not is_row,
-        **_classes_given(a, b),
-    }
-
-
-def _classes_given(scores: Any, target: Any) -> Mapping[str, Any]:
-    """Say whether a target has a whole number for each row of several scores."""
-    is_pair = isinstance(scores, Tensor) and isinstance(target, Tensor)
-    if not is_pair or scores.dim() != 2 or target.numel() != len(scores) or scores.shape[1] < 2:
-        return {"classes": "", "is_class": False}
-    known = bounds_of(target)
-    is_whole = not target.is_floating_point() or bool((target == target.round()).all())
-    is_class = is_whole and known is not None and known[0] >= 0 and known[1] < scores.shape[1]
-    return {"classes": str(scores.shape[1]), "is_class": is_class}
-
-
-def _probabilities(failure: Failure, found: re.Match[str]) -> Explanation:
-    given, target, source, name = _pair(failure)
-    wrong, which = (target, name) if found["which"] == "target" else (given, source)
-    span, it = bounds_of(wrong.value), grouped(which)
-    bounds = "" if span is None else f", from {span[0]:.4g} to {span[1]:.4g}"
-    way = (
-        "Give logits to F.binary_cross_entropy_with_logits, or nn.BCEWithLogitsLoss, with "
-        f"{which} as it is."
-    )
-    if found["which"] == "target":
-        way = "Give 0 and 1, or shares between, for what the program counts as no and yes."
-        if span is not None and span == (0.0, 255.0):
-            way = f"Bring 0 to 255 to 0 to 1: {it} / 255."
-        elif span is not None and span == (1.0, 2.0):
-            way = f"Count from 0: {it} - 1."
-        elif span is not None and span == (-1.0, 1.0):
-            way = f"Make 0 and 1 of -1 and 1: ({it} + 1) / 2."
-        return Explanation(
-            f"The loss takes probabilities, and {which} has values outside of 0 to 1{bounds}.",
-            (way,),
-            failure.details(wrong),
-        )
-    return Explanation(
-        f"The loss takes probabilities, and {which} has values outside of 0 to 1{bounds}.",
-        (way, f"Make probabilities of them: {it}.sigmoid()."),
-        failure.details(wrong),
-    )
-
-
 def _spatial(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     target = failure.operand("target", "the target")
     value = target.value
@@ -240,20 +249,6 @@ def _spatial(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         "name": failure.name_of(target),
         "is_single": is_single,
         "is_colored": is_last and not is_single,
-    }
-
-
-def _lengths(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    scores, lengths = failure.operand("log_probs"), failure.operand(f"{found['which']}_lengths")
-    value, given = scores.value, lengths.value
-    is_known = isinstance(value, Tensor) and value.dim() == 3 and isinstance(given, Tensor)
-    shape = tuple(value.shape) if is_known else ("time", "batch", "classes")
-    count = given.numel() if is_known else "others"
-    return {
-        "scores": failure.name_of(scores),
-        "samples": shape[1],
-        "count": count,
-        "is_turned": is_known and count == shape[0] != shape[1],
     }
 
 
@@ -270,47 +265,57 @@ SITUATIONS: dict[str, Situation] = {
         about="target",
         facts=_spatial,
     ),
-    "lengths of a ctc loss": SituationRow(
-        "ctc_loss takes [time, batch, classes] and one length for each of the {samples} samples, "
-        "and {which}_lengths has {count}.",
-        ("is_turned", "Put time first: {scores_it}.transpose(0, 1)."),
-        "Give {which}_lengths one number for each sample of the batch.",
-        about="log_probs",
-        facts=_lengths,
-    ),
     "class dtype": SituationRow(
         "The loss takes class numbers (int64) as its target, and {name} holds {held_dtype}.",
-        "Convert it, if it holds class numbers: {name_it}.long().",
+        ("is_whole", "If it holds class numbers, convert it: {name_it}.long()."),
+        (
+            "is_broken",
+            "It holds numbers between whole ones, so no classes: for a regression, use F.mse_loss.",
+        ),
         "For class probabilities, give a target of the shape of the input to F.cross_entropy; for "
         "a regression, use F.mse_loss.",
         about="target, input",
         facts=_classes,
     ),
     "class column": SituationRow(
-        "The loss takes one class number per row, int64[batch], and {name} is {shape}.",
+        "The loss takes {takes}[batch], and {name} is {shape}.",
         ("is_column", "Take the column out: {name_it}.squeeze(1)."),
-        ("is_wide", "Take class numbers of a one-hot target: {name_it}.argmax(1)."),
+        (
+            "is_flat",
+            "If it has one class for each row of {source}, flatten it: {name_it}.flatten().",
+        ),
+        ("is_wide", "If it is one-hot, take its class numbers: {name_it}.argmax(1)."),
         (
             "is_wide",
-            "For probabilities of each class, give floats of the shape of the input: "
-            "{name_it}.float().",
+            "If it holds several classes for each row, give F.binary_cross_entropy_with_logits a "
+            "place for each class, 1 or 0, in the shape of the input.",
         ),
         about="target, input",
         facts=_column,
     ),
     "class range": SituationRow(
         "{name} has the class {value}, and {source} has {num} classes{known}{goes}.",
-        ("is_from_one", "Count the classes from 0: {name_it} - 1."),
-        ("is_from_less", "Count the classes from 0: {name_it} + 1."),
+        ("is_from_one", "If the classes are counted from 1, count them from 0: {name_it} - 1."),
+        ("is_from_less", "If -1 is a class too, count the classes from 0: {name_it} + 1."),
         (
             "is_flag",
             "It holds 0 and {value} alone: if {value} is class 1, give ({name_it} == "
             "{value}).long().",
         ),
+        (
+            "is_binary",
+            "One score for each is for yes and no: F.binary_cross_entropy_with_logits({source}, "
+            "{name_it}.reshape({source_it}.shape).float()), without a softmax before.",
+        ),
+        ("is_binary", "Or make the last layer give {more} classes{layer}."),
         ("is_mark", "If {value} stands for no class, leave it out: ignore_index={value}."),
-        ("is_class", "Make the last layer give {more} classes, if {value} is one{layer}."),
-        ("is_mark_too", "If {value} is a class, make the last layer give {more}{layer}."),
-        ("may_be_mark", "Leave such rows out: ignore_index={value}, if it stands for no class."),
+        ("is_class", "If {value} is a class, make the last layer give {more} classes{layer}."),
+        (
+            "has_gaps",
+            "If the classes are counted with gaps, number them anew from 0 for all data, such as "
+            "by a dict of their numbers.",
+        ),
+        ("may_be_mark", "If {value} stands for no class, leave it out: ignore_index={value}."),
         about="target, input",
         facts=_range,
     ),
@@ -321,22 +326,55 @@ SITUATIONS: dict[str, Situation] = {
             "is_over_time",
             "Flatten both over time: {source_it}.flatten(0, 1) against {name_it}.flatten().",
         ),
-        "Give input and target of one batch, the same rows in the same order: of a last batch, "
-        "which may be smaller, its own size.",
         (
-            "is_reshaped",
-            "Keep the batch where {source} was reshaped: flatten(1), and not view(-1, n).",
+            "layer",
+            "If the batch of {source} stands in dimension 1, take one of what stands before it, "
+            "such as the last: {source_it}[-1].",
         ),
+        (
+            "mixed",
+            "A reshape on the way to {source} made {given} rows of {wanted}, the batch of {mixed}: "
+            "keep the batch there, .flatten(1) or .view(x.size(0), -1), and fit the layer behind "
+            "it to the width.",
+        ),
+        (
+            "times",
+            "If each sample is to give one row, keep the batch where {source} was reshaped: "
+            "flatten(1), and not view(-1, n).",
+        ),
+        (
+            "times",
+            "If each sample gives {times} rows, as of steps or crops, repeat its target for them: "
+            "{name_it}.repeat_interleave({times}).",
+        ),
+        (
+            "is_shifted",
+            "If each row predicts the next, leave out the last row of scores: {source_it}[:-1].",
+        ),
+        "{batch}",
         about="input, target",
         facts=_batch,
     ),
     "one-hot of integers": SituationRow(
         "{name} has the shape of the input, so the loss reads it as class probabilities, which are "
         "floats; it holds {given_dtype}.",
-        "Give class numbers: {name_it}.argmax(1).",
-        "Give floats: {name_it}.float().",
+        ("is_one", "Give class numbers: {name_it}.argmax(1)."),
+        ("is_one", "Give floats: {name_it}.float()."),
+        (
+            "is_several",
+            "If several classes may hold at once, as 1 and 0 in {name} say, the loss for that is "
+            "F.binary_cross_entropy_with_logits({source}, {name_it}.float()).",
+        ),
+        (
+            "is_values",
+            "It holds values {span}, and no 1 for a class: if it is a picture whose colours stand "
+            "for classes, turn each colour into the number of its class; if it is what is to be "
+            "computed, use a loss of values: F.mse_loss.",
+        ),
+        ("is_unknown", "If it is one-hot, give class numbers: {name_it}.argmax(1)."),
+        ("is_unknown", "If it holds probabilities, give floats: {name_it}.float()."),
         about="target, input",
-        facts=_named,
+        facts=_marked,
     ),
     "target of another size": SituationRow(
         "The loss takes the classes of {source} ({shape}) in dimension 1, and the other dimensions "
@@ -347,6 +385,11 @@ SITUATIONS: dict[str, Situation] = {
             "cut",
             "Move the classes behind the batch, {source_it}.movedim(-1, 1), and cut the target to "
             "what was predicted: {cut}.",
+        ),
+        (
+            "is_map",
+            "If both are maps of one picture, resize the scores to the target: "
+            "F.interpolate({source}, size={name_it}.shape[-2:], mode='bilinear').",
         ),
         ("first", "Take all rows, and not the first alone: {source} = {first}."),
         (
@@ -367,36 +410,4 @@ SITUATIONS: dict[str, Situation] = {
         "Convert it: {name_it}.to(torch.{wanted_word}).",
         facts=_weight,
     ),
-    "binary dtype": SituationRow(
-        "The loss takes a target of {wanted_dtype}, and {name} holds {given_dtype}.",
-        "Convert it: {name_it}.to(torch.float32), or to the dtype of the input.",
-        about="target, input",
-        facts=_named,
-    ),
-    "binary size": SituationRow(
-        "The loss takes one target per element, and {name} is {target} for {source} of {input}.",
-        ("is_column", "Give {name} the column: {name_it}.unsqueeze(1)."),
-        ("is_column", "Or take it out of the scores: {source_it}.squeeze(1)."),
-        ("is_row", "Take the column out: {name_it}.squeeze(1)."),
-        (
-            "is_turned",
-            "Bring them to one shape, if the elements stand in one order: "
-            "{name_it}.reshape({source_it}.shape).",
-        ),
-        (
-            "is_class",
-            "If it holds the number of a class for each row, the loss of classes takes it: "
-            "F.cross_entropy({source}, {name_it}.flatten().long()), of scores without a sigmoid or "
-            "softmax before.",
-        ),
-        (
-            "is_class",
-            "Or give each class a place of its own: F.one_hot({name_it}.flatten().long(), "
-            "{classes}).float().",
-        ),
-        ("has_others", "Give a target of the shape of the input: one number for each output."),
-        about="input, target",
-        facts=_binary_size,
-    ),
-    "probabilities": _probabilities,
 }

@@ -323,6 +323,18 @@ SITUATIONS: dict[str, Situation] = {
         "F.interpolate was given size and scale_factor, of which one says the other.",
         "Leave one of the two out.",
     ),
+    "fusion in training": SituationRow(
+        "fuse_modules folds a batch norm into the layer before it, for use and not for training.",
+        "If the model is to be used: call model.eval() before.",
+        "If it is to be trained with quantization in mind: torch.ao.quantization.fuse_modules_qat.",
+    ),
+    "divergence of distributions": SituationRow(
+        "PyTorch has no formula for the divergence of a {p} from a {q}.",
+        "Estimate it from samples: x = p.rsample((n,)), then (p.log_prob(x) - "
+        "q.log_prob(x)).mean(0).",
+        "If both should be of one kind, make them so: there are formulas for pairs such as two "
+        "Normals.",
+    ),
     "dtype of a mask": SituationRow(
         "The mask of an attention is of booleans, or of the dtype of the query, and got {given}.",
         "Make booleans of it, True where attention is allowed: mask.bool().",

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from torch.optim import Optimizer
+from torch.utils.data import DataLoader
 
 from torchtap.failures.failure import Failure
 from torchtap.failures.parsed_source import written
@@ -34,7 +35,25 @@ def _whole(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         number = float(found["given"])
     except ValueError:
         number = 0.0
-    return {"whole": int(number) if number >= 1 else ""}
+    loader = _loader_of_no_batch(failure) if number == 0 else None
+    return {
+        "whole": int(number) if number >= 1 else "",
+        "is_empty": number == 0 and loader is None,
+        "size": "" if loader is None else loader.batch_size,
+        "samples": "" if loader is None else len(loader.dataset),  # type: ignore[arg-type]
+    }
+
+
+def _loader_of_no_batch(failure: Failure) -> DataLoader[Any] | None:
+    """The loader whose batches are counted in the call, if it gives none."""
+    frame = failure.user
+    node = None if frame is None else frame.expression
+    for one in ast.walk(node) if node is not None else ():
+        value: Any = frame.value_of(one) if isinstance(one, ast.Name | ast.Attribute) else None  # type: ignore[union-attr]
+        is_cut = isinstance(value, DataLoader) and value.drop_last
+        if is_cut and hasattr(value.dataset, "__len__"):
+            return value if (value.batch_size or 0) > len(value.dataset) else None
+    return None
 
 
 def _schedulers(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
@@ -125,6 +144,13 @@ SITUATIONS: dict[str, Situation] = {
     "whole number of a scheduler": SituationRow(
         "{name} counts steps, and is {given}.",
         ("whole", "Give a whole number of 1 or more: {name}={whole}, by int(...) or //."),
+        (
+            "size",
+            "The loader gives no batch: its batch_size ({size}) is larger than its data "
+            "({samples}), and drop_last=True leaves the last one out. Give a smaller batch_size, "
+            "or drop_last=False.",
+        ),
+        ("is_empty", "Check what it was computed from: a length or a quotient that is 0."),
         facts=_whole,
     ),
     "schedulers in a row": SituationRow(
