@@ -108,7 +108,7 @@ class Evaluations:
     def end_step(self, step: int) -> None:
         """End the step, and note which of its evaluations came too early to be told."""
         self._busy.discard(-threading.get_ident())
-        self._graph.phase = ""  # It may have raised.
+        self.graph.phase = ""  # It may have raised.
         for tap, number in self._early.items():
             if tap.has_trained:
                 self.mixed[tap.path] = step, number
