@@ -152,3 +152,10 @@ def test_the_operator_is_called_where_inductor_has_no_such_table(
     run, codes = written(lambda: train(model, compiled))
     assert_same(train(twin, twin), run)
     assert all(OPERATOR in code and "hand_over" not in code for code in codes)
+
+
+def test_a_cuda_graph_does_not_hold_the_operator() -> None:
+    """A replay runs no Python: inductor cuts its CUDA graphs at operators of this tag."""
+    with tt.watch(nn.Linear(2, 2), WHERE, to=tt.Stats()):
+        torch.compile(lambda x: x, backend="eager")(torch.ones(1))
+        assert torch.Tag.cudagraph_unsafe in torch.ops.torchtap.emit.default.tags

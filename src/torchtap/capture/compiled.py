@@ -54,7 +54,9 @@ _AWAITED = "awaited"
 
 _library: Any = torch.library.Library("torchtap", "DEF")  # type: ignore[no-untyped-call]
 _library.define(
-    "emit(Tensor? value, Tensor ticket, str port, str leaf, str note, bool trains) -> ()"
+    "emit(Tensor? value, Tensor ticket, str port, str leaf, str note, bool trains) -> ()",
+    # A CUDA graph would be replayed without it: nothing of Python runs then.
+    tags=(torch.Tag.cudagraph_unsafe,),
 )
 _ENTERS, _EVALUATES, _LEAVES = "enters", "enters in eval mode", "leaves"
 """In place of a port: the graph enters and leaves the model, and hands over no value."""
