@@ -56,6 +56,7 @@ _TITLES = {
     "leaves": "Leaves and parameters",
     "loading": "Files",
     "loss_arguments": "Arguments of losses",
+    "loss_shapes": "Shapes of losses and targets",
     "losses": "Losses and targets",
     "modules": "Modules and state dicts",
     "none_gradients": "Gradients that are None",

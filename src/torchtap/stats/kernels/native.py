@@ -425,7 +425,8 @@ def drain(rows: Tensor, histograms: Tensor, scratch: Scratch | None = None) -> D
 
     Args:
         rows: ``float64[rows, 16]``; what counted nothing is skipped.
-        histograms: ``int64[rows, 8192]``; empty afterwards.
+        histograms: ``int64[rows, 8192]``; the binary leaves them empty, Python leaves them as they
+            are, to be emptied with their rows.
         scratch: room for the bins and counts of all rows, from :func:`make_scratch`; memory that
             is new every time costs more than what is written into it.
 
@@ -455,8 +456,21 @@ def make_scratch(num_rows: int) -> Scratch:
     return np.empty(size, dtype=np.uint16), np.empty(size, dtype=np.int64)
 
 
+def addresses_in(
+    blocks: Sequence[NDArray[np.int64]], places: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return the addresses of full histograms; arguments of :func:`add_lists`."""
+    which, rows = np.divmod(places, len(blocks[0]))
+    starts = np.array([block.ctypes.data for block in blocks])
+    addresses: NDArray[np.int64] = starts[which] + rows * blocks[0].strides[0]
+    return addresses
+
+
 def add_lists(
-    drained: Drained, blocks: Sequence[NDArray[np.int64]], places: NDArray[np.int64]
+    drained: Drained,
+    blocks: Sequence[NDArray[np.int64]],
+    places: NDArray[np.int64],
+    addresses: NDArray[np.int64] | None = None,
 ) -> None:
     """Add lists of bins and counts to full histograms.
 
@@ -464,17 +478,18 @@ def add_lists(
         drained: the lists.
         blocks: the histograms, ``int64[n, 8192]`` each with the same ``n``, one after the other.
         places: which of them each list is added to.
+        addresses: of these, where they are known.
     """
     bins, counts, ends = drained
     if not len(places):
         return
-    which, rows = np.divmod(places, len(blocks[0]))
     if _available:
-        starts = np.array([block.ctypes.data for block in blocks])
-        addresses = starts[which] + rows * blocks[0].strides[0]
+        if addresses is None:
+            addresses = addresses_in(blocks, places)
         arrays = bins.ctypes.data, counts.ctypes.data, counts.itemsize, ends.ctypes.data
         _kernel.add_lists(*arrays, len(ends), addresses.ctypes.data)
         return
+    which, rows = np.divmod(places, len(blocks[0]))
     lists = zip(which.tolist(), rows.tolist(), pairwise((0, *ends)), strict=True)
     for block, row, (start, end) in lists:
         blocks[block][row][bins[start:end]] += counts[start:end]
@@ -487,7 +502,6 @@ def _drain(rows: Tensor, histograms: Tensor, ends: NDArray[np.int64]) -> Drained
     lengths = np.zeros_like(ends)
     lengths[places] = np.bincount(which, minlength=len(places))
     ends[:] = np.cumsum(lengths)
-    histograms[torch.from_numpy(places)] = 0
     return bins.astype(np.uint16), full[which, bins], ends
 
 
