@@ -512,7 +512,7 @@ def test_a_compiled_graph_leaves_the_same(
         return nn.Sequential(block, nn.Identity(), nn.Linear(900, 3))
 
     def program(model: nn.Module, w: tt.Watch) -> None:
-        call = torch.compile(model, fullgraph=True)
+        call: Any = torch.compile(model, fullgraph=True)
         for _ in range(num_batches):
             train(call, torch.randn(5, 6))
         with torch.no_grad():
