@@ -24,6 +24,7 @@ from error_programs import EVERY
 from error_programs.program import PRELUDE, Program, error_of
 from posted_programs import POSTED
 
+from refused_programs import programs
 from torchtap.core.text import elide_end, wrap
 from torchtap.failures.catalogue import TOPICS
 
@@ -51,19 +52,24 @@ _TITLES = {
     "in_place": "Writes in place",
     "overwritten": "Overwritten values",
     "indices": "Indices and masks",
+    "layers": "Layers",
     "inference": "Inference mode",
     "layouts": "Sparse, nested and meta tensors",
     "leaves": "Leaves and parameters",
+    "loaders": "Loaders and data sets",
     "loading": "Files",
     "loss_arguments": "Arguments of losses",
     "losses": "Losses and targets",
+    "members": "Members of modules",
     "modules": "Modules and state dicts",
     "none_gradients": "Gradients that are None",
     "normalization": "Normalisation",
     "not_tensors": "Numbers and tuples in place of tensors",
     "numbers": "Values that are refused",
+    "objects": "Objects of Python",
     "optimizers": "Optimizers, schedulers and scalers",
     "products": "Products of matrices",
+    "ranks": "Ranks",
     "refused": "Arguments that are refused",
     "resampling": "Pictures",
     "reshapes": "Views and reshapes",
@@ -75,6 +81,10 @@ _TITLES = {
     "spectra": "Complex numbers and Fourier transforms",
     "state_dicts": "State dicts",
     "systems": "Checkpoints, scalers and ranks",
+    "tensor_arguments": "Arguments of operations",
+    "trainings": "Steps of a training",
+    "transforms": "Transforms of functions",
+    "values_given": "Values in place of others",
 }
 _HEAD = """# Errors in plain words
 
@@ -146,38 +156,63 @@ first program.
 
 
 @dataclass(frozen=True, slots=True)
-class Raised:
-    """A program with what it raised.
+class Shown:
+    """A program that is shown.
 
     Attributes:
-        program: the program.
-        said: class and message of the exception, in one line.
-        notes: its notes.
+        program: that raises.
+        repaired: the same with a way out applied.
         url: the page on which it was posted; empty of one that was made up.
     """
 
     program: Program
+    repaired: str
+    url: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """A program with what it raised.
+
+    Attributes:
+        shown: the program.
+        said: class and message of the exception, in one line.
+        notes: its notes.
+    """
+
+    shown: Shown
     said: str
     notes: tuple[str, ...]
-    url: str
+
+
+def every_shown() -> Iterator[Shown]:
+    """Yield the programs of all sets."""
+    for program in EVERY:
+        yield Shown(program, program.fixed)
+    for posted in POSTED:
+        yield Shown(posted.program, posted.program.fixed, posted.url)
+    for refused in programs():
+        title = refused.message[0].upper() + refused.message[1:]
+        program = Program(title, refused.message, refused.source, "", refused.way, ())
+        yield Shown(program, PRELUDE + refused.repaired)
 
 
 def pages() -> dict[str, str]:
     """Name of each file -> its text."""
     by_message: dict[str, list[Raised]] = defaultdict(list)
+    every = list(every_shown())
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        posted = [(one.program, one.url) for one in POSTED]
-        for program, url in [*((one, "") for one in EVERY), *posted]:
+        for shown in every:
             torch.manual_seed(0)
-            by_message[program.message].append(_raised(program, url, Path(folder)))
-    written, index = {}, [_HEAD.format(lines=PRELUDE.count("\n"), count=len(EVERY) + len(POSTED))]
+            by_message[shown.program.message].append(_raised(shown, Path(folder)))
+    written, index = {}, [_HEAD.format(lines=PRELUDE.count("\n"), count=len(every))]
     for topic, names in TOPICS.items():
         found = {name: by_message[name] for name in names if name in by_message}
         if not found:
             continue
-        written[f"{topic}.md"] = _topic_page(_TITLES[topic], found)
-        index.append(f"### {_TITLES[topic]}\n")
+        written[f"{topic}.md"] = _topic_page(_title_of(topic), found)
+        index.append(f"### {_title_of(topic)}\n")
         index += [
             f"- [`{_title(raised)}`]({topic}.md#{_anchor(name)})" for name, raised in found.items()
         ]
@@ -185,14 +220,14 @@ def pages() -> dict[str, str]:
     return {"README.md": "\n".join(index), **written}
 
 
-def _raised(program: Program, url: str, folder: Path) -> Raised:
-    error = error_of(program, folder)
+def _raised(shown: Shown, folder: Path) -> Raised:
+    error = error_of(shown.program, folder)
     plain = re.sub(r"\x1b\[[\d;]*m", "", str(error))  # Without bold letters of a terminal.
     packages = Path(torch.__file__).parents[1]  # Tracebacks of workers name files of PyTorch.
     for place in (folder, packages):
         plain = plain.replace(f"{place}{os.sep}", "")
     said = " ".join(f"{type(error).__name__}: {plain}".split())
-    return Raised(program, said, tuple(error.__notes__), url)
+    return Raised(shown, said, tuple(error.__notes__))
 
 
 def _topic_page(title: str, found: dict[str, list[Raised]]) -> str:
@@ -201,6 +236,10 @@ def _topic_page(title: str, found: dict[str, list[Raised]]) -> str:
         parts.append(f'<a id="{_anchor(name)}"></a>\n\n## `{_title(raised)}`\n')
         parts += ["\n".join(_section(one)) for one in raised]
     return "\n".join(parts)
+
+
+def _title_of(topic: str) -> str:
+    return _TITLES.get(topic, topic.replace("_", " ").capitalize())
 
 
 def _title(raised: Sequence[Raised]) -> str:
@@ -213,20 +252,20 @@ def _anchor(name: str) -> str:
 
 
 def _section(raised: Raised) -> Iterator[str]:
-    program = raised.program
+    program = raised.shown.program
     yield f"<details><summary>{html.escape(program.title)}</summary>\n"
-    if raised.url:
-        yield f"After [a program that was posted]({raised.url}).\n"
+    if raised.shown.url:
+        yield f"After [a program that was posted]({raised.shown.url}).\n"
     yield f"```py\n{program.text.removeprefix(PRELUDE).rstrip()}\n```\n"
     lines = wrap(elide_end(raised.said, _MOST))
     yield "```text\n" + "\n".join([*lines, *raised.notes]) + "\n```\n"
     yield "It runs with:\n"
-    yield "```diff\n" + "\n".join(_difference(program)) + "\n```\n"
+    yield "```diff\n" + "\n".join(_difference(raised.shown)) + "\n```\n"
     yield "</details>\n"
 
 
-def _difference(program: Program) -> list[str]:
-    lines = difflib.ndiff(program.text.splitlines(), program.fixed.splitlines())
+def _difference(shown: Shown) -> list[str]:
+    lines = difflib.ndiff(shown.program.text.splitlines(), shown.repaired.splitlines())
     return [line for line in lines if line[:2] in ("- ", "+ ")]
 
 
