@@ -344,6 +344,31 @@ def test_values_of_views_that_are_overwritten_are_kept_the_same(
     assert_kept_equal(monkeypatch, views_overwritten, program, make_sink)
 
 
+@pytest.mark.parametrize(
+    "make_sink", [lambda kept: kept.append, Borrowing], ids=["kept", "borrowed"]
+)
+def test_memory_of_the_caller_and_of_the_model_is_kept_the_same(
+    make_sink: Callable[[list[tt.Record]], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model returns the argument itself, written into, or a view of a weight."""
+
+    def forward(m: Any, x: torch.Tensor, *, own: bool) -> torch.Tensor:
+        result: torch.Tensor = m.inner.weight.view(-1) if own else x.mul_(2)
+        return result
+
+    def program(model: nn.Module, w: tt.Watch) -> None:
+        for own in (False, True, False):
+            x = torch.ones(2, 3, requires_grad=True) * 1
+            model(x, own=own).sum().backward()
+            x.detach().zero_()
+
+    def build() -> nn.Module:
+        torch.manual_seed(0)
+        return Net(forward, inner=nn.Linear(3, 3))
+
+    assert_kept_equal(monkeypatch, build, program, make_sink)
+
+
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 def test_a_program_that_is_not_plain_leaves_the_same(
     program: Program, monkeypatch: pytest.MonkeyPatch

@@ -10,7 +10,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -26,7 +26,9 @@ from torchtap.hooks.tap import Meter
 from torchtap.runs.about import About
 from torchtap.runs.memory import Memory
 from torchtap.runs.records import LiveRecords
-from torchtap.stats.series import Series
+
+if TYPE_CHECKING:
+    from torchtap.stats.series import Series
 
 _used: weakref.WeakSet[Any] = weakref.WeakSet()
 

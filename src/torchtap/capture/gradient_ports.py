@@ -22,6 +22,7 @@ from torchtap.core.torch_private import (
     is_of_transform,
     sequence_number,
 )
+from torchtap.core.weak_method import weakly
 from torchtap.hooks.backwards import Backwards
 from torchtap.hooks.calls import Call
 from torchtap.hooks.checkpoint_calls import is_graph_discarded
@@ -122,8 +123,8 @@ class Gradients:
         self._copy_policy = copy_policy
         self._emit = emit
         self._grad_input = grad_input
-        self.views: FollowedViews[PendingGradient] = FollowedViews(self.hold)
-        self.on_tensors = TensorHooks(self._is_ours)
+        self.views: FollowedViews[PendingGradient] = FollowedViews(weakly(self.hold))
+        self.on_tensors = TensorHooks(weakly(self._is_ours))
         borrows = copy_policy.copy == ALIAS
         is_native = native.takes_calls()
         self.plain = new_gradients(self, emit, borrows=borrows) if is_native else None

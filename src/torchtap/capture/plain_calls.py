@@ -118,9 +118,7 @@ def plainly(hook: PostForward, listener: Listener) -> PostForward | NativeHook:
     )
     if not hook.has_frame:
         return NativeHook(native.kernel().leave, leaving, hook)
-    # What is kept of the model's own output may be memory of the caller, which Python looks at.
-    if all(one.meter is not no_meter for one in states):
-        tap.take_plain = leaving.take
+    tap.take_plain = leaving.take
     return hook
 
 

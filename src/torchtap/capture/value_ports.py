@@ -79,18 +79,23 @@ class Values:
         state.seen = True
         self._emit(Record(state.site, self.step, call, phase, -1, labels, kept, version))
 
-    def take_plain(self, state: SiteState, tensor: Tensor, call: int) -> None:
-        """Take a plain tensor of a training forward: ``take`` in short.
+    def take_plain(
+        self, state: SiteState, tensor: Tensor, call: int, copied: Tensor | None = None
+    ) -> None:
+        """Take a plain tensor in a training forward: ``take`` in short.
 
         Args:
-            state: of the site; it is known whether values have to be copied there.
+            state: of the site; unless ``copied``, it is known whether values have to be copied.
             tensor: the value, made by an operation.
             call: number of the call.
+            copied: a copy of the value, the first of its site.
         """
         if state.meter(tensor, self.step):
             state.seen = True
             return
-        if self._borrows:
+        if copied is not None:
+            kept, version = copied, UNVERSIONED
+        elif self._borrows:
             kept, version = tensor, UNVERSIONED
         elif state.copies:
             try:

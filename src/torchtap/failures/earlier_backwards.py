@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import inspect
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -188,9 +188,7 @@ def _held(failure: Failure, frame: TracebackFrame, inside: set[Node]) -> Iterato
     for _, module in failure.names.modules():
         own = () if type(module).__module__.startswith("torch.") else vars(module).items()
         for name, value in own if module is not frame.owner else ():
-            code = code_of(inspect.unwrap(type(module).forward))
-            tree = None if code is None else function_tree(code, code.co_firstlineno)
-            kept = "" if name[:1] == "_" else _kept_in(tree, name, sys.maxsize)
+            kept = "" if name[:1] == "_" else _kept_by(type(module), name)
             named.append((f"{failure.names.variable(module)}.{name}", value, kept))
     for name, value, kept in named:
         parts = value if type(value) in (tuple, list) else (value,)
@@ -209,6 +207,18 @@ def _is_of(tensor: Tensor, inside: set[Node], *, is_state: bool) -> bool:
         return tensor.grad_fn in inside
     computed = {node for node in inside if getattr(node, "variable", None) is None}
     return not computed.isdisjoint(nodes_of([tensor]))
+
+
+def _kept_by(kind: type, name: str) -> str:
+    """Say whether a method of a class reads an attribute that an earlier call of it has set."""
+    codes = (code_of(one) for one in vars(kind).values() if inspect.isfunction(one))
+    for code in codes:
+        if code is not None and name in code.co_names and code.co_name != "__init__":
+            tree = function_tree(code, code.co_firstlineno)
+            kept = _kept_in(tree, name, sys.maxsize)
+            if kept:
+                return kept
+    return ""
 
 
 def _kept_in(function: ast.AST | None, name: str, line: int) -> str:
@@ -329,3 +339,27 @@ def is_of_outside(frame: TracebackFrame, name: str) -> bool:
     """Return whether a function reads a variable that was assigned outside of it."""
     is_free = name in frame.code.co_freevars or name in frame.code.co_names
     return is_free and frame.code.co_name != "<module>" and name in frame.names
+
+
+def earlier_of(calls: Sequence[Earlier], nodes: Iterable[Node], root: Tensor) -> Earlier | None:
+    """The last earlier backward that went through some of these nodes and saved values there."""
+    shared = set(nodes)
+    for call in calls:
+        begun = [] if call.tensor is None or call.tensor is root else [call.tensor]
+        if saves_values(shared.intersection(nodes_of(begun))):
+            return call
+    return None
+
+
+def argument_with_graph(failure: Failure, frame: TracebackFrame) -> str:
+    """The argument of a function that has a graph, a part of that of the loss; empty if none has.
+
+    Empty too where the function itself called a backward before.
+    """
+    inside = set(failure.nodes)
+    names = frame.code.co_varnames[: frame.code.co_argcount]
+    for name in () if earlier_calls(frame) else names:
+        one = frame.frame.f_locals.get(name)
+        if isinstance(one, Tensor) and one.grad_fn is not None and one.grad_fn in inside:
+            return name
+    return ""

@@ -19,6 +19,8 @@ _METHODS = {
     "item": "Take the .item() away: it returns a number of Python, without a graph.",
     "tolist": "Take the .tolist() away: it returns numbers of Python, without a graph.",
     "numpy": "Stay in PyTorch: an array of numpy has no graph.",
+    "sample": "Draw by .rsample(), where the distribution has it: through .sample() no gradient "
+    "comes. Of discrete ones, weight the loss by log_prob of the sample.",
     "argmax": "Compute the loss from what argmax was given: indices have no gradient.",
 }
 _MAKERS = {
@@ -244,6 +246,8 @@ def _way_of_call(node: ast.Call, called: ast.Attribute) -> str:
     is_first = name == "grad" and written(base).endswith("autograd")
     if is_first and "create_graph" not in {keyword.arg for keyword in node.keywords}:
         return _FIRST
+    if name == "sample" and written(base) in ("random", "rng"):
+        return ""
     return _METHODS.get(name, "")
 
 

@@ -175,7 +175,7 @@ def _directions(failure: Failure, operand: Operand, given: int) -> str:
 def _of_data(name: str, value: Tensor, wanted: int) -> Iterator[str]:
     """Yield the ways out of an input that no layer made."""
     given, it = value.shape[-1], grouped(name)
-    if given > wanted > 1 and given % wanted == 0:
+    if value.dim() == 2 and given > wanted > 1 and given % wanted == 0:
         count = given // wanted
         yield (
             f"If each row holds {count} vectors of {wanted}, one behind the other, keep "
@@ -195,7 +195,12 @@ def other_pictures(before: Sequence[int], wanted: int) -> Iterator[str]:
     rest = math.prod(before[2:])
     side = math.isqrt(wanted // before[1]) if wanted % before[1] == 0 else 0
     is_square = len(before) == 4 and side * side * before[1] == wanted
-    if is_square and side != before[-1]:
+    if is_square and side == 1:
+        yield (
+            f"If one number for each of the {before[1]} channels is meant, pool to one place: "
+            "nn.AdaptiveAvgPool2d(1), or x.mean((2, 3))."
+        )
+    elif is_square and side != before[-1]:
         yield (
             f"If the pictures have another size than the layer was made for, resize them before "
             f"the model: {wanted} is {before[1]} x {side} x {side}, and here they are "

@@ -8,7 +8,9 @@ LAYERS: dict[str, str] = {
     "padding of a pool": r"pad should be at most half of effective kernel size, but got "
     r"pad=(?P<pad>\d+), kernel_size=(?P<kernel>\d+)",
     "dimensions of a pool": r"Expected (?P<low>\d)D or (?P<high>\d)D \(batch mode\) tensor|"
-    r"non-empty (?P<few>\d)D or (?P<many>\d)D \(batch mode\) tensor expected for input",
+    r"non-empty (?P<few>\d)D or (?P<many>\d)D \(batch mode\) tensor expected for input|"
+    r"Expected (?P<least>\d) to (?P<most>\d) dimensions, but got \d-dimensional tensor for "
+    r"argument #1 'self' \(while checking arguments for adaptive",
     "padding of an output": r"output padding must be smaller than either stride or dilation",
     "size of an unpool": r"invalid output_size \"(?P<given>.*?)\" \(dim \d must be between "
     r"(?P<low>\d+) and (?P<high>\d+)\)",

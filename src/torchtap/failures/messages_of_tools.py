@@ -84,7 +84,8 @@ TRAINING: dict[str, str] = {
     r"'NoneType'",
     "milestones of a scheduler": r"'(?P<kind>int|float)' object is not iterable",
     "function of a scheduler": r"'(?P<kind>int|float)' object is not callable",
-    "text as a rate": r"'<=' not supported between instances of 'float' and 'str'",
+    "text as a rate": r"'<=' not supported between instances of 'float' and "
+    r"'(?P<kind>str|list|tuple|dict|NoneType)'",
     "value of an optimizer": r"Invalid (?P<what>learning rate|weight_decay value|momentum value|"
     r"epsilon value|beta parameter at index \d|alpha value|lr_decay value|rho value): "
     r"(?P<given>\S+)",
@@ -202,6 +203,11 @@ RANKS: dict[str, str] = {
 }
 """Messages of processes that train together."""
 LAST: dict[str, str] = {
+    "next of an iterator": r"'_(Single|Multi)ProcessDataLoaderIter' object has no attribute 'next'",
+    "attribute of a subset": r"'(?P<kind>Subset|ConcatDataset|DataLoader)' object has no attribute "
+    r"'(?P<name>\w+)'",
+    "arguments of a hook": r"(?P<hook>[\w.<>]+)\(\) (?P<what>(takes|missing|got) .*)",
+    "key of a data set": r"-?\d+$",
     "code of a script": r"[\s\S]*<--- HERE",
     "samples beyond the data": r"list index out of range|index (?P<at>-?\d+) is out of bounds for "
     r"axis 0 with size (?P<size>\d+)|single positional indexer is out-of-bounds",

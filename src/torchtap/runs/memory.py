@@ -100,8 +100,7 @@ class Memory:
         self._last_steps.append(step)
 
     def close(self) -> None:
-        """Turn the last records into columns; they stay readable."""
-        self.contents()
+        """Nothing more will come. The last records become columns when they are read."""
 
     def _take_within_budget(self, record: Record) -> None:
         assert self.max_bytes is not None

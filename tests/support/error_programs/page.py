@@ -59,6 +59,7 @@ _TITLES = {
     "loaders": "Loaders and data sets",
     "loading": "Files",
     "loss_arguments": "Arguments of losses",
+    "loss_shapes": "Shapes of losses and targets",
     "losses": "Losses and targets",
     "members": "Members of modules",
     "modules": "Modules and state dicts",

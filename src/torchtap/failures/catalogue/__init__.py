@@ -36,6 +36,7 @@ from torchtap.failures.catalogue import (
     loaders,
     loading,
     loss_arguments,
+    loss_shapes,
     losses,
     members,
     modules,
@@ -71,10 +72,11 @@ TOPICS: dict[str, dict[str, Situation]] = {
         arguments, attention, backward, batches, binary_losses, broadcasting, compilers,
         concatenations, conversions, creation, dimensions, draws, dtypes_and_devices, elements,
         equations, expansions, functions, hooks, in_place, indices, inference, layers, layouts,
-        leaves, loaders, loading, loss_arguments, losses, members, modules, none_gradients,
-        normalization, not_tensors, numbers, objects, optimizers, overwritten, products, ranks,
-        refused, resampling, reshapes, scripts, second_backwards, sequences, several_views,
-        sparse_tensors, spectra, state_dicts, systems, trainings, transforms, values_given,
+        leaves, loaders, loading, loss_arguments, loss_shapes, losses, members, modules,
+        none_gradients, normalization, not_tensors, numbers, objects, optimizers, overwritten,
+        products, ranks, refused, resampling, reshapes, scripts, second_backwards, sequences,
+        several_views, sparse_tensors, spectra, state_dicts, systems, trainings, transforms,
+        values_given,
     )
 }  # fmt: skip
 """Topic, the name of its file -> its situations."""

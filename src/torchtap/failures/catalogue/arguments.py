@@ -205,13 +205,15 @@ def _joined(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
 def _listed(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     given = found["given"]
     is_number = given in ("int", "float", "bool")
+    is_collated = failure.frames[-1].is_torch and failure.frames[-1].file.endswith("collate.py")
     names = [written(one) for one in getattr(failure.frames[-1].expression, "args", [])[:1]]
     values = [failure.frames[-1].value_of(one) for one in _first_argument(failure)]
     held = values[0] if values and isinstance(values[0], list | tuple) else ()
     inner = held[0] if len(held) == 1 else ()
     is_tuple = isinstance(inner, list | tuple) and any(isinstance(one, Tensor) for one in inner)
     return {
-        "is_number": is_number and bool(names),
+        "is_collated": is_collated,
+        "is_number": is_number and bool(names) and not is_collated,
         "is_array": given == "ndarray" and bool(names),
         "is_list": given in ("list", "tuple") and not is_tuple,
         "is_tuple": is_tuple,
@@ -245,6 +247,11 @@ SITUATIONS: dict[str, Situation] = {
     ),
     "no tensor in a list": SituationRow(
         "Element {at} of the list is of type {given}, and each has to be a tensor.",
+        (
+            "is_collated",
+            "Return the same kind for every sample from the data set, a tensor: this part is a "
+            "tensor for some and {given} for others.",
+        ),
         (
             "is_number",
             "Make tensors of the numbers: [torch.as_tensor(one) for one in {whole}]; of losses "

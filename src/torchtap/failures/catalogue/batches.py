@@ -92,19 +92,22 @@ def _lacking(low: list[int], high: list[int]) -> str:
 
 def _none(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     """The part of the samples that is None, where no sample is None itself."""
-    for sample in _samples(failure):
+    samples = list(_samples(failure))
+    is_some = any(one is None for one in samples) and not all(one is None for one in samples)
+    known = {"is_some": is_some, "is_nested": bool(samples) and samples[0] is not None}
+    for sample in samples:
         if sample is None:
             break
         held = sample if type(sample) in (tuple, list, dict) else ()
         pairs = dict(enumerate(held)) if type(held) is not dict else held
         for key, value in pairs.items():
             if value is None:
-                return {"part": repr(key)}
-    return {"part": ""}
+                return {"part": repr(key), **known}
+    return {"part": "", "is_none": not is_some and not known["is_nested"], **known}
 
 
 def _lists(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    """How lists of numbers are padded, by the kind of the samples."""
+    """Return how lists of numbers are padded, by the kind of the samples."""
     first = next(iter(_samples(failure)), None)
     pad, tensors = "torch.nn.utils.rnn.pad_sequence", "torch.tensor({}) for one in batch"
     is_dict = isinstance(first, dict)
@@ -153,8 +156,8 @@ SITUATIONS: dict[str, Situation] = {
                 "collate_fn: F.pad(x, (0, longest - x.shape[-1])).",
             ),
             "If they are pictures, resize all to one size in the data set: Resize({size}) of "
-            "torchvision, or F.interpolate(x[None], size={size})[0]; of masks of classes with "
-            "mode='nearest'.",
+            "torchvision, with both sides, as one number keeps their ratio; or F.interpolate("
+            "x[None], size={size})[0]; masks of classes with mode='nearest'.",
             "If their scale is to stay, pad all to one size: F.pad(x, (left, right, top, bottom)).",
             when="is_pictures",
         ),
@@ -228,9 +231,22 @@ SITUATIONS: dict[str, Situation] = {
         SituationRow(
             "A sample of the batch is None, or has None in it: the data set returned no value for "
             "it.",
-            "Leave such samples out: DataLoader(..., collate_fn=lambda batch: "
-            "torch.utils.data.default_collate([one for one in batch if one is not None])).",
-            "Return a value from __getitem__ of the data set on every path.",
+            (
+                "is_some",
+                "Leave such samples out: DataLoader(..., collate_fn=lambda batch: "
+                "torch.utils.data.default_collate([one for one in batch if one is not None])).",
+            ),
+            (
+                "is_nested",
+                "Give a value in its place in the sample, such as '' for a path, or leave that "
+                "part out of the sample.",
+            ),
+            (
+                "is_none",
+                "Return the sample from __getitem__ of the data set: a function without return "
+                "gives None.",
+            ),
+            ("is_some", "Return a value from __getitem__ of the data set on every path."),
         ),
         facts=_none,
     ),

@@ -55,10 +55,18 @@ def _batches(scores: Any, target: Any) -> str:
 def _widths(scores: Any, target: Any) -> Mapping[str, Any]:
     """Say which numbers of outputs and of labels differ, where nothing else does."""
     is_known = isinstance(scores, Tensor) and isinstance(target, Tensor)
-    is_pair = is_known and scores.dim() == target.dim() == 2 and len(scores) == len(target)
-    is_wide = is_pair and min(scores.shape[1], target.shape[1]) > 1
-    given, wanted = (scores.shape[1], target.shape[1]) if is_wide else ("", "")
-    return {"width": str(given), "labels": str(wanted)}
+    is_pair = is_known and scores.dim() == target.dim() > 1 and len(scores) == len(target)
+    if not is_pair or scores.shape[2:] != target.shape[2:]:
+        return {"width": "", "labels": "", "is_numbered": False}
+    width, labels = scores.shape[1], target.shape[1]
+    is_wide = min(width, labels) > 1 or scores.dim() > 2
+    known = bounds_of(target) if labels == 1 < width and scores.dim() > 2 else None
+    is_whole = known is not None and bool((target == target.round()).all())
+    return {
+        "width": str(width) if is_wide else "",
+        "labels": str(labels) if is_wide else "",
+        "is_numbered": is_whole and known is not None and 0 <= known[0] <= known[1] < width,
+    }
 
 
 def _has_one_for_each(scores: Any, target: Any) -> bool:
@@ -122,9 +130,15 @@ SITUATIONS: dict[str, Situation] = {
         ("lacking", "Give {name} the dimension of one: {name_it}.{lacking}."),
         ("batch", "{batch}"),
         (
+            "is_numbered",
+            "If it holds the number of one of {width} classes for each place, the loss of classes "
+            "takes it: F.cross_entropy({source}, {name_it}.squeeze(1).long()), of scores without a "
+            "sigmoid or softmax before.",
+        ),
+        (
             "labels",
-            "If there are {labels} labels, make the last layer give {labels}; if {width} is right, "
-            "give a target of {width} for each.",
+            "If there is to be an output for each of {labels} labels, make the last layer give "
+            "{labels}; if {width} is right, give a target of {width} for each.",
         ),
         (
             "is_of_samples",

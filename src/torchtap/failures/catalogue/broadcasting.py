@@ -59,13 +59,15 @@ def _broadcast(failure: Failure, found: re.Match[str]) -> Explanation:
     ways = [
         f"Make what produces {a} or {b} give both one size there, or size 1, which is repeated."
     ]
-    ways = [*_cut_masks(found, a, b), *_tables(failure, found, chosen), *ways]
+    ways = [*_cut_masks(failure, found, a, b), *_tables(failure, found, chosen), *ways]
     classes = list(_numbers_of_classes(failure, found, chosen))
     ways = [*_result_that_is_lost(failure), *ways]
     if found["dim"] == "0" and "1" not in (found["a"], found["b"]):
         sizes = sorted((int(found["a"]), int(found["b"])))
-        smaller = a if int(found["a"]) == sizes[0] else b
-        ways = [samples_of_one_batch(sizes), *several_for_one(smaller, *sizes), *ways]
+        smaller, larger = (a, b) if int(found["a"]) == sizes[0] else (b, a)
+        of_channels = list(_of_channels(larger, sizes, chosen))
+        of_batches = [samples_of_one_batch(sizes), *several_for_one(smaller, *sizes)]
+        ways = [*ways[:-1], *(of_channels or of_batches), ways[-1]]
     ways = [*classes, *_for_each_sample(failure, found, chosen), *ways]
     if all(isinstance(one.value, Tensor) for one in chosen) and not classes:
         fitting = _fitting(failure, a, b, chosen[0].value, chosen[1].value)
@@ -127,7 +129,7 @@ def _disagreeing(failure: Failure, found: re.Match[str]) -> list[Operand]:
         if len(fitting) == 1:
             return fitting[0]
     node = failure.frames[operands[0].depth].expression if operands else None
-    is_pair = isinstance(node, ast.BinOp | ast.AugAssign) and len(operands) == 2
+    is_pair = isinstance(node, ast.BinOp | ast.AugAssign | ast.Compare) and len(operands) == 2
     is_known = len(tensors) == 2 and not fitting
     return operands if is_pair and not is_known else []
 
@@ -138,6 +140,7 @@ def _numbers_of_classes(
     """Yield the way to give each class a place, where one operand holds their numbers."""
     for one, other in (chosen, chosen[::-1]):
         value, sizes = one.value, [int(found["a"]), int(found["b"])]
+        yield from _classes_of_places(failure, one, other)
         is_vector = isinstance(value, Tensor) and value.dim() == 1 and int(found["dim"]) == 1
         if not is_vector or value.is_floating_point() or value.dtype is torch.bool:
             continue
@@ -153,6 +156,40 @@ def _numbers_of_classes(
                 f"If {name} holds the number of a class for each row of {scores}, give each class "
                 f"a place of its own: F.one_hot({name}, {classes})."
             )
+
+
+def _classes_of_places(failure: Failure, one: Operand, other: Operand) -> Iterator[str]:
+    """Yield the way to give each class a place, where one holds their numbers at each place."""
+    value, scores = one.value, other.value
+    if not isinstance(value, Tensor) or not isinstance(scores, Tensor) or value.dim() < 2:
+        return
+    known = None if value.is_floating_point() or value.dtype is torch.bool else bounds_of(value)
+    is_map = scores.dim() == value.dim() + 1 and scores.shape[0] == value.shape[0]
+    if known is None or not is_map or scores.shape[2:] != value.shape[1:]:
+        return
+    classes = scores.shape[1]
+    if 0 <= known[0] <= known[1] < classes and classes > 1:
+        yield (
+            f"If {failure.name_of(one)} holds the number of one of {classes} classes for each "
+            f"place, give each class a place of its own: F.one_hot({failure.name_of(one)}, "
+            f"{classes}).movedim(-1, 1)."
+        )
+
+
+def _of_channels(larger: str, sizes: Sequence[int], chosen: Sequence[Operand]) -> Iterator[str]:
+    """Yield the ways out where one operand has a number for each channel of a picture."""
+    shapes = [list(one.value.shape) for one in _tensors(chosen)]
+    is_of_channels = any(len(one) == 3 and one[1:] == [1, 1] for one in shapes)
+    if len(shapes) != 2 or not is_of_channels or any(len(one) != 3 for one in shapes):
+        return
+    low, high = sizes
+    channels = next((one[0] for one in shapes if one[1:] != [1, 1]), high)
+    if channels == high == 4:
+        yield (
+            f"If the fourth channel of the picture is alpha, leave it out: "
+            f"{grouped(larger)}[:{low}], or .convert('RGB') of the picture."
+        )
+    yield f"Give as many numbers, of mean and deviation, as the picture has channels: {channels}."
 
 
 def _result_that_is_lost(failure: Failure) -> Iterator[str]:
@@ -183,6 +220,11 @@ def _for_each_sample(
 ) -> Iterator[str]:
     """Yield the way to multiply each sample by a number that is computed in the expression."""
     for one, other in (chosen, chosen[::-1]):
+        if other.value is MISSING and isinstance(one.value, Tensor) and one.value.dim() == 1:
+            if int(found["dim"]) > 0:
+                name = failure.name_of(one)
+                yield f"If {name} has one for each row of the other: {grouped(name)}[:, None]."
+            continue
         size = int(found["a" if one is chosen[0] else "b"])
         shape = list(other.value.shape) if isinstance(other.value, Tensor) else []
         is_last = len(shape) > 1 and int(found["dim"]) == len(shape) - 1
@@ -218,7 +260,8 @@ def _tables(
                 table = written(inner, frame.file)
                 yield (
                     f"If {table} holds positions, there are {length}: give an input of at most "
-                    f"{length} there, or make {table} longer."
+                    f"{length} there (pictures of the size that the model was made for), or make "
+                    f"{table} longer."
                 )
             elif is_position and length and inner is part and dim - num + len(shape) >= 0:
                 cut = f"{':, ' * (dim - num + len(shape))}:{longer}"
@@ -238,24 +281,48 @@ def _turned_table(
     found: re.Match[str],
 ) -> Iterator[str]:
     """Yield the way out where the positions stand first in a table, and second in the input."""
-    others = [one.value for one in chosen or () if isinstance(one.value, Tensor)]
-    other = next((one for one in others if list(one.shape) != list(shape)), None)
+    others = [one for one in _tensors(chosen or ()) if one.text != text]
     is_column = len(shape) == 3 and shape[1] == 1 and int(found["dim"]) == 0 and not is_whole
-    if other is None or other.dim() != 3 or not is_column:
+    if len(others) != 1 or others[0].value.dim() != 3 or not is_column:
         return
-    if sorted(other.shape[:2]) == sorted((int(found["a"]), int(found["b"]))):
+    batch, length, _ = others[0].value.shape
+    if sorted((batch, length)) == sorted((int(found["a"]), int(found["b"]))):
         yield (
             f"If the batch stands first in the input, bring the positions to the second place: "
             f"{grouped(text)}.transpose(0, 1)."
         )
+    elif length <= shape[0]:
+        table = text.partition("[")[0]
+        yield (
+            f"If the batch stands first in the input, take as many positions as its second "
+            f"dimension has, and bring them there: {table}[:{length}].transpose(0, 1)."
+        )
 
 
-def _cut_masks(found: re.Match[str], a: str, b: str) -> Iterator[str]:
+def _calls(failure: Failure, function: str) -> bool:
+    """Return whether a function of the program, that the exception passed, calls another one."""
+    trees = (one.function for one in failure.frames if one.is_user)
+    names = (
+        getattr(node.func, "attr", getattr(node.func, "id", ""))
+        for tree in trees
+        if tree is not None
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+    )
+    return function in names
+
+
+def _cut_masks(failure: Failure, found: re.Match[str], a: str, b: str) -> Iterator[str]:
     """Yield the way to cut a mask that covers more than there is."""
     sizes = {a: int(found["a"]), b: int(found["b"])}
     for name, other in ((a, b), (b, a)):
         if "mask" in name and "mask" not in other and sizes[name] > sizes[other] > 1:
             part = f"{':, ' * int(found['dim'])}:{sizes[other]}"
+            if _calls(failure, "pad_packed_sequence"):
+                yield (
+                    "If pad_packed_sequence cut it to the longest of this batch, say the length: "
+                    f"total_length={sizes[name]}."
+                )
             yield (
                 f"If {other} was cut to the first {sizes[other]}, cut the mask as well: "
                 f"{grouped(name)}[{part}]."
@@ -346,9 +413,8 @@ SITUATIONS: dict[str, Situation] = {
         "{name} is written into in place and has the shape {given}; the result has {wanted}.",
         (
             "is_repeated",
-            "If it is to keep its shape, as a grey picture, give what is computed with it a "
-            "size of "
-            "1 there: one number, and not one for each of several channels.",
+            "If it is to keep its shape, give what is computed with it a size of 1 there: one "
+            "number, such as a mean or a sum, and not one for each of several channels or samples.",
         ),
         ("new", "Make a new tensor of that shape: {new}."),
         ("is_other", "Make a new tensor of that shape: x = x + y for x += y."),

@@ -49,7 +49,7 @@ def _ways_to_concatenate(
             f"If they are parts that follow each other in dimension {differing[0]}, concatenate "
             f"along it: dim={differing[0]}."
         )
-    if 0 in differing and dim != 0 and not repeated:
+    if 0 in differing and dim != 0:
         yield samples_of_one_batch((one[0], two[0]))
 
 
@@ -66,7 +66,10 @@ def _repeated(failure: Failure, dim: int, at: int) -> str:
         if differing and all(here[n] == 1 for n in differing):
             sizes = ", ".join(str(there[n]) if n in differing else "-1" for n in range(len(here)))
             name = failure.name_of(one)
-            return f"Repeat {name} along what it has one of: {grouped(name)}.expand({sizes})."
+            return (
+                f"If {name} has one for all of the other, repeat it along that: "
+                f"{grouped(name)}.expand({sizes})."
+            )
     return ""
 
 

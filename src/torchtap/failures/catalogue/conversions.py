@@ -96,6 +96,19 @@ def _formatted(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     return {"is_many": many > 1, "numel": many or "several", "base": _base(failure)}
 
 
+def _chosen(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    """Return how a list gives the elements of which a tensor holds the numbers."""
+    frame = failure.user
+    node = None if frame is None else frame.expression
+    if frame is None or not isinstance(node, ast.Subscript):
+        return {"chosen": "", "is_other": True}
+    index, held = frame.value_of(node.slice), frame.value_of(node.value)
+    is_several = isinstance(index, Tensor) and index.numel() > 1 and isinstance(held, list | tuple)
+    name, at = written(node.value, frame.file), grouped(written(node.slice, frame.file))
+    chosen = f"[{name}[at] for at in {at}.tolist()]" if is_several else ""
+    return {"chosen": chosen, "is_other": not is_several}
+
+
 def _base(failure: Failure) -> str:
     """Return what an operator or a format of the program takes first, as it is written."""
     frame = failure.user
@@ -152,16 +165,25 @@ SITUATIONS: dict[str, Situation] = {
     ),
     "format of a tensor": SituationRow(
         "{base} has {numel} elements, and a format such as :.2f is for one number.",
-        ("is_many", "Say which number is meant: {base_it}.mean().item()."),
+        ("is_many", "If one number is meant, say which: {base_it}.mean().item() for the mean."),
         "Print all of them: {base_it}.tolist().",
         about="argument",
         facts=_formatted,
     ),
     "tensor as an index": SituationRow(
         "An integer is needed, and a tensor of several elements or of floats was given.",
-        "Take the number out of a tensor of one: int(x).",
-        "To multiply a list with a tensor, make a tensor of the list first: torch.tensor(...).",
+        (
+            "chosen",
+            "If a list is to give the elements of several numbers, go through them: {chosen}.",
+        ),
+        ("is_other", "If it is a tensor of one, take the number out of it: int(x)."),
+        (
+            "is_other",
+            "If a list is to be multiplied with a tensor, make a tensor of the list first: "
+            "torch.tensor(...).",
+        ),
         about="tensors",
+        facts=_chosen,
     ),
     "number too large": SituationRow(
         "A number does not fit into {dtype_name}{bounds}.",

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torchtap.failures.failure import UNNAMED, Details, Failure
 from torchtap.failures.operands import Operand
 from torchtap.failures.out_of_place import out_of_place, statement_of
-from torchtap.failures.parsed_source import written as as_source
+from torchtap.failures.parsed_source import grouped
 from torchtap.failures.situation_row import Situation, SituationRow
 from torchtap.failures.traceback_frame import TracebackFrame
 
@@ -48,32 +48,36 @@ def _meant(failure: Failure, leaf: object) -> Mapping[str, Any]:
     frame = failure.user
     statement = None if frame is None else statement_of(frame)
     if frame is None or statement is None:
-        return {"is_unknown": True, "is_update": False, "is_part": False, "out": ""}
-    read = [one for one in ast.walk(statement) if isinstance(one, ast.Attribute)]
-    is_of_gradient = any(one.attr == "grad" for one in read)
-    is_init = frame.code.co_name == "__init__" or "init" in frame.code.co_name
-    given = getattr(statement, "value", None) if not isinstance(statement, ast.Expr) else None
-    with_grad = given is not None and _needs_grad(frame, given)
-    is_part = with_grad and not is_of_gradient
+        return {"is_unknown": True, "is_update": False, "is_part": False, "out": "y = x.clone()"}
+    is_of_gradient = any(
+        isinstance(one, ast.Attribute) and one.attr == "grad" for one in ast.walk(statement)
+    )
+    is_init = "init" in frame.code.co_name
+    given = None if isinstance(statement, ast.Expr) else getattr(statement, "value", None)
+    is_part = given is not None and _is_computed(frame, given) and not is_of_gradient
     is_update = (is_of_gradient or is_init) and not is_part
-    out = out_of_place(statement) if is_part else ""
+    new = "" if is_update else out_of_place(statement)
     return {
         "is_unknown": not is_part and not is_update,
         "is_update": is_update,
         "is_part": is_part,
-        "out": out.replace(as_source(statement.target), "y", 1) if out else "",  # type: ignore[attr-defined]
+        "out": f"y = {new.partition(' = ')[2]}" if new else f"y = {_grouped_name(failure)}.clone()",
     }
 
 
-def _needs_grad(frame: TracebackFrame, value: ast.expr) -> bool:
-    """Return whether a value has a graph: it holds a tensor that requires grad, or a module."""
-    held = [
-        frame.value_of(one) for one in ast.walk(value) if isinstance(one, ast.Name | ast.Attribute)
-    ]
-    for one in held:
-        if isinstance(one, Tensor) and one.requires_grad:
+def _grouped_name(failure: Failure) -> str:
+    """The tensor that is written into, as it stands before a method."""
+    return grouped(failure.name_of(_written(failure)))
+
+
+def _is_computed(frame: TracebackFrame, value: ast.expr) -> bool:
+    """Return whether a value is of what is differentiated: computed, or the output of a module."""
+    for one in ast.walk(value):
+        called = frame.value_of(one.func) if isinstance(one, ast.Call) else None
+        if isinstance(called, nn.Module) and any(p.requires_grad for p in called.parameters()):
             return True
-        if isinstance(one, nn.Module) and any(p.requires_grad for p in one.parameters()):
+        held = frame.value_of(one) if isinstance(one, ast.Name | ast.Attribute) else None
+        if isinstance(held, Tensor) and held.grad_fn is not None:
             return True
     return False
 
@@ -112,26 +116,19 @@ SITUATIONS: dict[str, Situation] = {
         ("anew", "Compute a new number of it, which keeps the gradient right: {anew}."),
         (
             "is_update",
-            "Put the write inside torch.no_grad(): it sets the value and is no part of "
-            "what is differentiated.",
-        ),
-        (
-            "out",
-            "Compute a new tensor, through which gradients flow: {out}, and use y from here on.",
+            "Put the write inside torch.no_grad(): it sets the value and is no part of what is "
+            "differentiated.",
         ),
         (
             "is_part",
-            "What is written has a graph: write into a clone, y = {name_it}.clone(), and use y "
-            "from here on.",
+            "What is written has a graph, so that the write is a part of what is differentiated: "
+            "write into a new tensor, {out}, and use y from here on.",
         ),
+        ("is_unknown", "If the write sets or updates its value: put it inside torch.no_grad()."),
         (
             "is_unknown",
-            "If the write sets or updates its value: put it inside torch.no_grad().",
-        ),
-        (
-            "is_unknown",
-            "If it is a part of the forward: write into a clone, y = {name_it}.clone(), and use y "
-            "from here on.",
+            "If it is a part of what is differentiated: make a new tensor, {out}, and use y from "
+            "here on.",
         ),
         facts=_leaf,
     ),

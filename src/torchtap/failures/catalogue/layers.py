@@ -35,16 +35,19 @@ def _groups(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     return {
         "channels": channels,
         "groups": groups,
+        "depthwise": str(one) if groups == other != one else "",
         "fitting": ", ".join(map(str, fitting[-8:])),
         "near": f"{low} or {low + groups}" if is_near else "",
         "is_far": not is_near,
     }
 
 
+_BOUNDS = (("low", "few", "least"), ("high", "many", "most"))
+"""The groups of the messages of pools that say the least and the greatest number of dimensions."""
+
+
 def _pool(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    low, high = (
-        int(found[one] or found[other]) for one, other in (("low", "few"), ("high", "many"))
-    )
+    low, high = (int(next(found[name] for name in names if found[name])) for names in _BOUNDS)
     dims, kind = _dims(failure), type(failure.module).__name__
     is_of_pool = kind[-2:-1].isdigit() and kind[-1:] == "d"
     fitting = f"nn.{kind[:-2]}{dims - 2}d" if is_of_pool and dims in (3, 4, 5) else ""
@@ -91,6 +94,11 @@ SITUATIONS: dict[str, Situation] = {
             "If {groups} groups are wanted, make {what} a multiple of {groups}, where it is "
             "computed: {near}.",
         ),
+        (
+            "depthwise",
+            "If each channel is to have kernels of its own, make as many groups: "
+            "groups={depthwise}, and out_channels a multiple of it.",
+        ),
         "Choose a number of groups that divides in_channels and out_channels: {fitting}.",
         ("is_far", "Or make in_channels and out_channels multiples of {groups}."),
         facts=_groups,
@@ -113,7 +121,15 @@ SITUATIONS: dict[str, Situation] = {
         "The pool takes {low} dimensions, [channels, ...], or {high} with a batch, and its input "
         "has {dims}.",
         ("fitting", "Use the pool of that many dimensions: {fitting}."),
-        ("is_picture", "Give it the channel, and take it out behind: pool({name_it}[None])[0]."),
+        (
+            "is_picture",
+            "If it is one map, give it the channel, and take it out behind: pool({name_it}[None])"
+            "[0].",
+        ),
+        (
+            "is_picture",
+            "If its rows are vectors, as of nn.Flatten or nn.Linear, put the pool before those.",
+        ),
         about="argument",
         facts=_pool,
     ),

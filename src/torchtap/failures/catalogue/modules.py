@@ -45,6 +45,20 @@ def _attribute(failure: Failure, found: re.Match[str]) -> Explanation:
     made = _made_in_place_of_called(failure, owner, name)
     if made:
         return made
+    if isinstance(owner, nn.Module) and hasattr(Tensor, name) and not made:
+        kind = type(owner).__name__
+        ways = [
+            f"If {where or kind} was made with tensors, {kind}(x): make it first, then call it, "
+            f"{kind}()(x).",
+            f"If it is the module that is to be called: give its output, module(x).{name}.",
+            *(f"If {name} is meant as an attribute: assign it in __init__." for _ in ways[:1]),
+        ]
+        return Explanation(
+            f"{where or kind} is a module and no tensor, and {name!r} is of tensors.",
+            tuple(ways),
+            (),
+            where,
+        )
     close = difflib.get_close_matches(name, [one for one in known if one[:1] != "_"], n=2)
     if close:
         ways.insert(0, f"Did you mean {' or '.join(map(repr, close))}?")

@@ -40,6 +40,8 @@ def _read(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         "is_alone": tensor is not None and not _others_have(failure, tensor),
         "is_asked": read.is_asked,
         "why": why,
+        "is_state": state is not None,
+        "is_input": state is None,
     }
 
 
@@ -98,8 +100,9 @@ _none = first_of(
     ),
     SituationRow(
         "{none}: {why}.",
-        _GUARD,
-        "Set {text}.requires_grad_() before the forward, if it is to have one.",
+        ("is_input", "Set {text}.requires_grad_() before the forward."),
+        ("is_state", _GUARD),
+        ("is_state", "Set {text}.requires_grad_() before the forward, if it is to have one."),
         when="why",
     ),
     SituationRow(

@@ -64,7 +64,12 @@ def _scores(failure: Failure) -> str:
 def _weights(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     operand = _first(failure)
     texts = (failure.origin(operand).text, "" if failure.user is None else failure.user.text)
-    return {**_census(operand.value), "is_of_exp": any("exp(" in one for one in texts)}
+    is_unknown = bounds_of(operand.value) is None
+    return {
+        **_census(operand.value),
+        "is_unknown": is_unknown,
+        "is_of_exp": any("exp(" in one for one in texts),
+    }
 
 
 def _first(failure: Failure) -> Operand:
@@ -116,6 +121,11 @@ SITUATIONS: dict[str, Situation] = {
         ),
         ("is_bad", _FIRST_NAN),
         ("is_negative", "If they are logits, turn them into weights: {name_it}.softmax(-1)."),
+        (
+            "is_unknown",
+            "If they are logits, turn them into weights by softmax: logits.softmax(-1).",
+        ),
+        ("is_unknown", "If they hold NaN or Inf, find where the first comes from: tt.locate."),
         about="tensors",
         facts=_weights,
     ),

@@ -101,12 +101,15 @@ def _in_place_modules(written: list[Write]) -> str:
 def _rows_written(statement: ast.stmt | None) -> dict[str, Any]:
     """The tensor that a loop fills row by row, and how rows are stacked; empty of other writes."""
     match statement:
-        case ast.Assign(targets=[ast.Subscript(value=ast.Name() as whole, slice=ast.Name())]):
+        case ast.Assign(
+            targets=[ast.Subscript(value=ast.Name() as whole, slice=ast.Name() | ast.BinOp())]
+        ):
             return {"rows": whole.id, "along": ""}
         case ast.Assign(
             targets=[ast.Subscript(value=ast.Name() as whole, slice=ast.Tuple(elts=parts))]
         ):
-            at = [number for number, one in enumerate(parts) if isinstance(one, ast.Name)]
+            kinds = (ast.Name, ast.BinOp)
+            at = [number for number, one in enumerate(parts) if isinstance(one, kinds)]
             whole_ones = [one for one in parts if ast.unparse(one) == ":"]
             if len(at) == 1 and len(whole_ones) == len(parts) - 1:
                 return {"rows": whole.id, "along": f", dim={at[0]}"}

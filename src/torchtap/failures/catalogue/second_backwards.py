@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -19,20 +19,20 @@ from torchtap.failures.earlier_backwards import (
     STATE,
     Carrier,
     Earlier,
+    argument_with_graph,
     begun_at,
     caller_of,
     carriers,
     depends_on,
     detached,
     earlier_calls,
+    earlier_of,
     freed_in,
     is_of_outside,
     keeps,
-    saves_values,
 )
 from torchtap.failures.failure import Failure
 from torchtap.failures.graph_reading import (
-    Node,
     leaves_of,
     nodes_of,
 )
@@ -56,7 +56,7 @@ def _twice(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     if not failure.differentiated:
         return {}
     root = failure.differentiated[0]
-    facts = {"name": failure.called(root, "the loss"), "is_freed": True}
+    facts = {"name": failure.called(root, "the loss"), "is_freed": True, "given": ""}
     if frame is None:
         details, where = freed_in(failure, failure.nodes, is_certain=False)
         return {**facts, "details": details, "where": where}
@@ -105,7 +105,7 @@ def _shared(failure: Failure, frame: TracebackFrame, root: Tensor) -> Mapping[st
     calls = [one for one in earlier_calls(frame) if not keeps(one.call)]
     shared = carriers(failure, frame, root, calls)
     older = [tensor for one in shared for tensor in one.tensors]
-    earlier = _of_shared(calls, nodes_of(older) or failure.nodes, root)
+    earlier = earlier_of(calls, nodes_of(older) or failure.nodes, root)
     nodes = nodes_of(older) if older else failure.nodes
     if earlier is not None and not older and earlier.tensor is not None:
         before = set(nodes_of([earlier.tensor]))
@@ -121,7 +121,14 @@ def _shared(failure: Failure, frame: TracebackFrame, root: Tensor) -> Mapping[st
     words |= _of_gradient(frame, earlier)
     first = shared[0] if shared else None
     if first is None:
-        return {**words, "is_round_of_loop": frame.loop is not None and earlier is None}
+        is_of_loop = frame.loop is not None and earlier is None
+        given = argument_with_graph(failure, frame)
+        return {
+            **words,
+            "given": given,
+            "function": frame.code.co_name,
+            "is_round_of_loop": is_of_loop,
+        }
     leaves = leaves_of(older)
     after = earlier.at if earlier is not None else (0, 0)
     between = _stepped(frame, after, leaves)
@@ -140,19 +147,10 @@ def _shared(failure: Failure, frame: TracebackFrame, root: Tensor) -> Mapping[st
         f"is_{first.since}": True,
         "is_for_others": first.since == BEFORE and is_of_others,
         "is_for_both": first.since in (BEFORE, ABOVE) and not between and not others,
+        "is_fixed": first.since == ABOVE and is_of_others,
         "is_changed": first.since == BEFORE and bool(between),
         "added": _sum_of(failure, frame, earlier, root),
     }
-
-
-def _of_shared(calls: Sequence[Earlier], nodes: Iterable[Node], root: Tensor) -> Earlier | None:
-    """The last earlier backward that went through some of these nodes and saved values there."""
-    shared = set(nodes)
-    for call in calls:
-        begun = [] if call.tensor is None or call.tensor is root else [call.tensor]
-        if saves_values(shared.intersection(nodes_of(begun))):
-            return call
-    return None
 
 
 def _of_gradient(frame: TracebackFrame, earlier: Earlier | None) -> Mapping[str, Any]:
@@ -355,6 +353,14 @@ SITUATIONS: dict[str, Situation] = {
             when="is_for_both",
         ),
         SituationRow(
+            _CARRIED + ", which was computed once, above the loop. {step} trains nothing that it "
+            "was computed from ({who}).",
+            "Detach it above the loop, since it stays as it is: {detached}.",
+            "If {who} is to be trained, too: compute {short} anew in each round, and give its "
+            "parameters to an optimizer.",
+            when="is_fixed",
+        ),
+        SituationRow(
             _CARRIED + ", which was computed once, above the loop.",
             "If {short} is to follow the parameters as they train (features, a regulariser): "
             "compute it, and what is computed from it, anew in each round.",
@@ -373,6 +379,11 @@ SITUATIONS: dict[str, Situation] = {
         ),
         SituationRow(
             "backward goes through a part of the graph of {name} that an earlier backward freed.",
+            (
+                "given",
+                "If {given}, an argument of {function}, comes from an earlier call of it: give "
+                "{given}.detach().",
+            ),
             "If both losses are to train what they share: add them and call backward once, or give "
             "retain_graph=True to the earlier backward.",
             "If only the value of the shared part is meant in one of them: .detach() it there.",

@@ -94,6 +94,12 @@ def _recurrent(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         value, name = (given, written(node.args[0])) if is_single else (value, name)
     shape = list(value.shape) if isinstance(value, Tensor) else []
     ways = list(moved(grouped(name), shape, wanted, 2)) if len(shape) == 3 else []
+    given = int(found["given"])
+    if given > wanted > 1 and given % wanted == 0:
+        ways.append(
+            f"If each step holds {given // wanted} vectors of {wanted}, which a view joined, keep "
+            f"them apart: a last dimension of {wanted}, and one more step or sample for each."
+        )
     if len(shape) == 2 and wanted == 1:
         ways.append(
             f"If each row is a sequence of numbers, give each step its feature: "

@@ -12,12 +12,17 @@ from torch.utils.data import DataLoader
 
 from torchtap.failures.failure import Failure
 from torchtap.failures.parsed_source import written
-from torchtap.failures.situation_row import Situation, SituationRow
+from torchtap.failures.situation_row import Situation, SituationRow, first_of
 
 
 def _rate(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     """The text that stands for a number, by the name of the argument."""
     held = failure.frames[-1].frame.f_locals
+    several = [name for name, one in held.items() if isinstance(one, list | tuple)]
+    if not found["kind"].startswith("str"):
+        lists = {"list": "a list", "tuple": "a tuple", "NoneType": "None", "dict": "a dict"}
+        argument = next((one for one in several if one in ("lr", "eps", "weight_decay")), "lr")
+        return {"argument": argument, "kind": lists[found["kind"]], "text": ""}
     texts = [(name, one) for name, one in held.items() if isinstance(one, str)]
     names = [one for one in texts if one[0] in ("lr", "eps", "weight_decay", "momentum")]
     name, text = next(iter(names or texts), ("lr", "0.001"))
@@ -89,10 +94,19 @@ def _given(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
 
 
 SITUATIONS: dict[str, Situation] = {
-    "text as a rate": SituationRow(
-        "{argument} is the text {text!r} and no number; YAML reads 1e-3, which has no point, as a "
-        "text.",
-        "Make a number of it: {way}; in YAML, write 1.0e-3.",
+    "text as a rate": first_of(
+        SituationRow(
+            "{argument} is the text {text!r} and no number; YAML reads 1e-3, which has no point, "
+            "as a text.",
+            "Make a number of it: {way}; in YAML, write 1.0e-3.",
+            when="text",
+        ),
+        SituationRow(
+            "{argument} is {kind}, and an optimizer takes one number.",
+            "Give one number: {argument}=1e-3.",
+            "If each part is to have its own: groups of parameters, [{{'params': "
+            "net.parameters(), {argument!r}: 1e-3}}, ...].",
+        ),
         facts=_rate,
     ),
     "value of an optimizer": SituationRow(

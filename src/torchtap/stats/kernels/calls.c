@@ -433,6 +433,8 @@ typedef struct {
     PyObject *emit;          /* takes records */
     PyObject *backwards, *numbers; /* hooks.backwards.Backwards; task -> number */
     char borrows;            /* sinks have read an output when they return */
+    char is_over;            /* released; what it refers to goes with the last use */
+    int uses;                /* that run now, in any thread */
 } Gradients;
 #define GRADIENTS(do, op)                                                                          \
     do(op, Gradients, others) do(op, Gradients, own_deliver) do(op, Gradients, tables)             \
@@ -463,6 +465,20 @@ static PyObject *gradients_new(PyTypeObject *type, PyObject *arguments, PyObject
     self->own_deliver = NULL;
     PyObject_GC_Track((PyObject *)self);
     return (PyObject *)self;
+}
+
+/* Another thread may close the watch wherever the interpreter's lock is given away: what a call in the
+   middle refers to stays until it has ended. A use begins unless all is over. */
+static int begin_use(Gradients *self) {
+    if (!self->others || self->is_over)
+        return 0;
+    self->uses++;
+    return 1;
+}
+
+static void end_use(Gradients *self) {
+    if (!--self->uses && self->is_over)
+        Gradients_clear((PyObject *)self);
 }
 
 /* Whether values of a site become records, where nothing has to be copied. */
@@ -558,10 +574,8 @@ static PyObject *deliver_there(Gradients *self, PyObject *state, PyObject *step,
     return answer;
 }
 
-static PyObject *deliver(Gradients *self, State *state, PyObject *step, PyObject *call,
-                         PyObject *gradient) {
-    if (gradient == Py_None || !self->others)
-        return none();
+static PyObject *take_gradient(Gradients *self, State *state, PyObject *step, PyObject *call,
+                               PyObject *gradient) {
     if (keeps_values(state)) {
         int kept = keep_gradient(self, state, step, call, gradient);
         if (kept)
@@ -577,6 +591,15 @@ static PyObject *deliver(Gradients *self, State *state, PyObject *step, PyObject
     return none();
 }
 
+static PyObject *deliver(Gradients *self, State *state, PyObject *step, PyObject *call,
+                         PyObject *gradient) {
+    if (gradient == Py_None || !begin_use(self))
+        return none();
+    PyObject *answer = take_gradient(self, state, step, call, gradient);
+    end_use(self);
+    return answer;
+}
+
 static PyObject *gradients_deliver(PyObject *op, PyObject *const *arguments, Py_ssize_t given) {
     if (given != 4 || Py_TYPE(arguments[0]) != state_type) {
         PyErr_SetString(PyExc_TypeError, "deliver takes a state, step, call and gradient");
@@ -587,8 +610,11 @@ static PyObject *gradients_deliver(PyObject *op, PyObject *const *arguments, Py_
 
 /* Hooks on tensors of graphs that are still alive hold it, and must hold nothing else. */
 static PyObject *gradients_release(PyObject *op, PyObject *unused) {
+    Gradients *self = (Gradients *)op;
     (void)unused;
-    Gradients_clear(op);
+    self->is_over = 1;
+    if (!self->uses)
+        Gradients_clear(op);
     return none();
 }
 
@@ -628,10 +654,7 @@ static int is_overwritten(const Arrival *self) {
     return version < 0 ? -1 : version != self->version;
 }
 
-static PyObject *arrival_add(PyObject *op, PyObject *part) {
-    Arrival *self = (Arrival *)op;
-    if (part == Py_None || !((Gradients *)self->owner)->others)
-        return none();
+static PyObject *add_part(Arrival *self, PyObject *part) {
     if (!self->pending) {
         int lost = is_overwritten(self);
         if (lost < 0)
@@ -649,6 +672,15 @@ static PyObject *arrival_add(PyObject *op, PyObject *part) {
             return NULL;
     }
     return PyObject_CallMethodObjArgs(self->pending, n_add, part, NULL);
+}
+
+static PyObject *arrival_add(PyObject *op, PyObject *part) {
+    Gradients *owner = (Gradients *)((Arrival *)op)->owner;
+    if (part == Py_None || !begin_use(owner))
+        return none();
+    PyObject *answer = add_part((Arrival *)op, part);
+    end_use(owner);
+    return answer;
 }
 
 static PyMethodDef arrival_methods[] = {
@@ -689,13 +721,16 @@ static PyObject *followed_is_overwritten(PyObject *op, void *unused) {
 static PyObject *followed_repair(PyObject *op, PyObject *unused) {
     Followed *self = (Followed *)op;
     Arrival *arrival = (Arrival *)self->arrival;
-    PyObject *pending, *handle, *version = PyLong_FromLongLong(arrival->version);
+    Gradients *owner = (Gradients *)arrival->owner;
     (void)unused;
+    if (!begin_use(owner))
+        return none();
+    PyObject *pending, *handle, *version = PyLong_FromLongLong(arrival->version);
     PyObject *found = version ? PyObject_CallFunctionObjArgs(
-                                    ((Gradients *)arrival->owner)->repair, self->view, self->first,
-                                    arrival->state, arrival->step, arrival->call, arrival->alias,
-                                    version, NULL)
+                                    owner->repair, self->view, self->first, arrival->state,
+                                    arrival->step, arrival->call, arrival->alias, version, NULL)
                               : NULL;
+    end_use(owner);
     Py_XDECREF(version);
     if (!found || found == Py_None)
         return found;
@@ -1078,7 +1113,11 @@ static int leave_plain(Leaving *self, PyObject *output, PyObject *number) {
         return plain;
     PyObject *node = PyObject_GetAttr(output, n_grad_fn);
     PyObject *step = node ? PyObject_GetAttr(self->listener, n_step) : NULL;
-    plain = !step ? -1 : node == Py_None ? 0 : take_output(self, output, node, step, number);
+    plain = !step ? -1 : node != Py_None;
+    if (plain == 1 && begin_use((Gradients *)self->gradients)) {
+        plain = take_output(self, output, node, step, number);
+        end_use((Gradients *)self->gradients);
+    }
     Py_XDECREF(node);
     Py_XDECREF(step);
     return plain;

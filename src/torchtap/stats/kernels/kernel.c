@@ -50,7 +50,8 @@
 #define restrict __restrict
 #else
 #define THREAD_LOCAL _Thread_local
-#define NOINLINE __attribute__((noinline))
+/* Aligned, or a loop of a few instructions takes a tenth longer by what stands before it. */
+#define NOINLINE __attribute__((noinline, aligned(64)))
 #define ALWAYS_INLINE __attribute__((always_inline)) static inline
 #endif
 
