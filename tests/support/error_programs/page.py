@@ -245,7 +245,8 @@ def _title_of(topic: str) -> str:
 
 def _title(raised: Sequence[Raised]) -> str:
     """The words that a search engine is asked: the message of the first program."""
-    return elide_end(raised[0].said.replace("`", "'"), _MOST_IN_TITLE)
+    text = raised[0].said.replace("`", "'").replace("](", "] (")  # No code span, no link.
+    return elide_end(text, _MOST_IN_TITLE)
 
 
 def _anchor(name: str) -> str:
