@@ -223,12 +223,17 @@ def pages() -> dict[str, str]:
 
 def _raised(shown: Shown, folder: Path) -> Raised:
     error = error_of(shown.program, folder)
-    plain = re.sub(r"\x1b\[[\d;]*m", "", str(error))  # Without bold letters of a terminal.
+    said = " ".join(f"{type(error).__name__}: {_the_same_each_time(str(error), folder)}".split())
+    return Raised(shown, said, tuple(_the_same_each_time(one, folder) for one in error.__notes__))
+
+
+def _the_same_each_time(text: str, folder: Path) -> str:
+    """Return a text without the letters of a terminal, places on this machine and addresses."""
+    plain = re.sub(r"\x1b\[[\d;]*m", "", text)
     packages = Path(torch.__file__).parents[1]  # Tracebacks of workers name files of PyTorch.
     for place in (folder, packages):
         plain = plain.replace(f"{place}{os.sep}", "")
-    said = " ".join(f"{type(error).__name__}: {plain}".split())
-    return Raised(shown, said, tuple(error.__notes__))
+    return re.sub(r"\b0x[0-9a-f]{6,}", "0x...", plain)
 
 
 def _topic_page(title: str, found: dict[str, list[Raised]]) -> str:
