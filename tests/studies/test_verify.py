@@ -490,6 +490,7 @@ def test_the_text_names_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
         deliver(self, state, *rest[:-1], rest[-1] * 2, **phase)  # type: ignore[call-arg]
 
     monkeypatch.setattr(Gradients, "deliver", scaling)
+    monkeypatch.setenv("TORCHTAP_NATIVE", "0")  # Plain gradients are delivered natively.
     text = repr(tt.verify(model(), rows()))
     assert_fits(text)
     assert text.startswith("Watching Sequential: the proof FAILS.")
