@@ -163,6 +163,8 @@ class DeviceTable:
                 native.clear_block(block.address, used, block.lists)
             else:
                 rows[:used] = blank[:used]
+                if block.histograms is not None:
+                    block.histograms[:used].zero_()
 
     def _take_here(self, block: Block, first: int, used: int) -> Callable[[], _BlockTaken]:
         """Take the rows and histograms of a block on the CPU."""

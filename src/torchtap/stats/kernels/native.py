@@ -425,7 +425,8 @@ def drain(rows: Tensor, histograms: Tensor, scratch: Scratch | None = None) -> D
 
     Args:
         rows: ``float64[rows, 16]``; what counted nothing is skipped.
-        histograms: ``int64[rows, 8192]``; empty afterwards.
+        histograms: ``int64[rows, 8192]``; the binary leaves them empty, Python leaves them as they
+            are, to be emptied with their rows.
         scratch: room for the bins and counts of all rows, from :func:`make_scratch`; memory that
             is new every time costs more than what is written into it.
 
@@ -501,7 +502,6 @@ def _drain(rows: Tensor, histograms: Tensor, ends: NDArray[np.int64]) -> Drained
     lengths = np.zeros_like(ends)
     lengths[places] = np.bincount(which, minlength=len(places))
     ends[:] = np.cumsum(lengths)
-    histograms[torch.from_numpy(places)] = 0
     return bins.astype(np.uint16), full[which, bins], ends
 
 
