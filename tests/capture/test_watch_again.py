@@ -16,7 +16,7 @@ from torch import nn
 
 import torchtap as tt
 from changed_models import CHANGES, blocks
-from torchtap.core import layout as file
+from torchtap.core import model_layout as file
 
 WHERE = "*:*,param,buffer,param_grad"
 NATIVE = pytest.mark.parametrize("native", ["0", "1"])

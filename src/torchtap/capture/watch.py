@@ -13,7 +13,7 @@ from torchtap.capture.watch_handle import Every, Watch
 from torchtap.capture.watched_calls import WatchOptions
 from torchtap.core.doors import require
 from torchtap.core.errors import InputError
-from torchtap.core.layout import look_at
+from torchtap.core.model_layout import look_at
 from torchtap.core.module_paths import Where
 from torchtap.core.plan import plan_of
 from torchtap.core.record import Record, Sink

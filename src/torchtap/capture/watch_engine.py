@@ -14,7 +14,7 @@ from torchtap.capture.delivery import SinkDispatch
 from torchtap.capture.plain_calls import counted_plainly, plainly
 from torchtap.capture.training_facts import TrainingFacts
 from torchtap.capture.watched_calls import WatchedCalls, WatchOptions
-from torchtap.core.layout import Look
+from torchtap.core.model_layout import Look
 from torchtap.core.module_paths import Places
 from torchtap.core.ports import STATE_PORTS
 from torchtap.core.site import Site

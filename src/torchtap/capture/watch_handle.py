@@ -23,7 +23,7 @@ from torchtap.capture.watched_calls import WatchOptions
 from torchtap.core.absence import Absences
 from torchtap.core.closable import Closable, is_open
 from torchtap.core.errors import CaptureError, InputError
-from torchtap.core.layout import Look
+from torchtap.core.model_layout import Look
 from torchtap.core.module_paths import unwrapped
 from torchtap.core.plan import Plan
 from torchtap.core.printed_page import Page, Printed

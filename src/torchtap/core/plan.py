@@ -12,8 +12,8 @@ from torch import nn
 
 from torchtap.core.absence import Absence
 from torchtap.core.errors import InputError, SiteError
-from torchtap.core.layout import Look, look_at
 from torchtap.core.mark_search import may_mark
+from torchtap.core.model_layout import Look, look_at
 from torchtap.core.module_paths import (
     Where,
     is_container,

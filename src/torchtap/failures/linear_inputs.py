@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from torch import Tensor, nn
 
 from torchtap.failures.failure import Explanation, Failure
-from torchtap.failures.operands import Operand, bounds_of
+from torchtap.failures.operands import Operand, bounds_of, has_channels_first
 from torchtap.failures.parsed_source import grouped, written
 from torchtap.failures.rearrangements import reshaped_from, to_the_end, without_the_call
 
@@ -141,16 +141,6 @@ def _without_batch(failure: Failure) -> tuple[str, str] | None:
     if not is_one or first is None or value.dim() != first.weight.dim() - 1:
         return None
     return grouped(written(node.args[0], frame.file)), f"a picture {list(value.shape)}"
-
-
-def has_channels_first(maker: nn.Module | None) -> bool:
-    """Return whether a module certainly returns its channels behind the batch."""
-    if type(maker) is nn.Sequential:  # An activation returns the shape that it is given.
-        members = reversed(list(maker._modules.values()))
-        shaping = (one for one in members if not type(one).__module__.endswith("activation"))
-        return has_channels_first(next(shaping, None))
-    home = type(maker).__module__
-    return home in {f"torch.nn.modules.{one}" for one in ("conv", "pooling", "batchnorm")}
 
 
 def _maker(failure: Failure, operand: Operand) -> str:

@@ -20,15 +20,16 @@ def misplaced(failure: Failure) -> str:
     for _, parent in failure.names.modules():
         if not isinstance(parent, nn.Sequential) or module is None:
             continue
-        names = [name for name, one in parent._modules.items() if one is module]
-        if names:
-            return _of_braces(names[0]) or _of_attribute(failure, parent, names[0])
+        name = next((name for name, one in parent._modules.items() if one is module), "")
+        if _BRACES.search(name):
+            return _of_braces(name)
+        is_named = name and not name.isdigit()
+        if is_named and type(parent) is nn.Sequential and any(map(str.isdigit, parent._modules)):
+            return _of_attribute(failure, parent, name)
     return ""
 
 
 def _of_braces(name: str) -> str:
-    if not _BRACES.search(name):
-        return ""
     return (
         f"The name {name!r} has braces: if an f-string was meant, f{name!r}, each module of that "
         "name has taken the place of the one before it, and the others are gone."
@@ -37,9 +38,6 @@ def _of_braces(name: str) -> str:
 
 def _of_attribute(failure: Failure, parent: nn.Sequential, name: str) -> str:
     """Say so where a module was set as an attribute of a Sequential that has others by number."""
-    is_numbered = name.isdigit() or not any(one.isdigit() for one in parent._modules)
-    if is_numbered or type(parent) is not nn.Sequential:
-        return ""
     holder = failure.names.variable(parent)
     return (
         f"{name} was set as an attribute of an nn.Sequential, which calls all of its modules, one "

@@ -297,3 +297,13 @@ def _called_then(made: Assignment, frame: TracebackFrame) -> Any:
     if len(at) != 1:
         return MISSING
     return held[at[0] - 1] if at[0] else _FIRST_ROUND
+
+
+def has_channels_first(maker: nn.Module | None) -> bool:
+    """Return whether a module certainly returns its channels behind the batch."""
+    if type(maker) is nn.Sequential:  # An activation returns the shape that it is given.
+        members = reversed(list(maker._modules.values()))
+        shaping = (one for one in members if not type(one).__module__.endswith("activation"))
+        return has_channels_first(next(shaping, None))
+    home = type(maker).__module__
+    return home in {f"torch.nn.modules.{one}" for one in ("conv", "pooling", "batchnorm")}

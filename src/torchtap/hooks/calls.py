@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtap.core.layout import Look
+from torchtap.core.model_layout import Look
 from torchtap.core.module_paths import is_container
 from torchtap.core.record import BACKWARD, FORWARD, RECOMPUTE
 from torchtap.core.torch_frames import is_in_function

@@ -12,8 +12,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from torchtap.failures.failure import Explanation, Failure
-from torchtap.failures.linear_inputs import explained, has_channels_first
-from torchtap.failures.operands import Operand
+from torchtap.failures.linear_inputs import explained
+from torchtap.failures.operands import Operand, has_channels_first
 from torchtap.failures.parsed_source import grouped
 from torchtap.failures.rearrangements import broadcasts, several_for_one
 from torchtap.failures.situation_row import Situation, SituationRow

@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 from changed_models import CHANGES, blocks
-from torchtap.core import layout as file
-from torchtap.core.layout import look_at
+from torchtap.core import model_layout as file
+from torchtap.core.model_layout import look_at
 from torchtap.core.module_paths import modules_of, types_of
 from torchtap.core.plan import Plan, make_plan
 
