@@ -308,17 +308,66 @@ net(torch.ones(5, 4))
 """
 
 
+UNTOUCHED = """
+import signal
+import sys
+import threading
+
+import torch
+from torch import nn
+from torch.nn.modules import module
+from torch.optim import optimizer
+
+net = nn.Sequential(nn.Linear(4, 3), nn.Linear(8, 2))
+torch.optim.SGD(net.parameters())
+for global_hooks in (
+    module._global_forward_hooks,
+    module._global_forward_pre_hooks,
+    module._global_backward_hooks,
+    optimizer._global_optimizer_pre_hooks,
+    optimizer._global_optimizer_post_hooks,
+    net[0]._forward_hooks,
+):
+    print(len(global_hooks))
+print(signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT), sys.excepthook)
+print([finder for finder in sys.meta_path if "torchtap" in type(finder).__module__])
+thread = threading.Thread(target=net, args=(torch.ones(5, 4),))
+thread.start()
+thread.join()
+if sys.argv[1:]:
+    sys.exit(int(sys.argv[1]))
+net(torch.ones(5, 4))
+"""
+
+
 @pytest.mark.slow
-def test_an_error_is_explained_where_that_is_asked_for(tmp_path: Path) -> None:
+def test_explain_alone_adds_notes_and_does_nothing_else(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(UNTOUCHED)
+    plain, explained = run(tmp_path, script), run(tmp_path, *WATCHED, "--explain", script)
+    assert plain.returncode == explained.returncode == 1
+    assert plain.stdout == explained.stdout
+    lines = explained.stderr.decode().splitlines()
+    said = [line for line in lines if line.startswith("torchtap: ")]
+    assert len(said) == 2  # That of the thread, and that of the script.
+    assert all("(Linear) takes 8 features" in line for line in said)
+    assert set(plain.stderr.decode().splitlines()) <= set(lines)
+    assert list(tmp_path.iterdir()) == [script]
+    assert run(tmp_path, *WATCHED, "--explain", script, "7").returncode == 7
+
+
+@pytest.mark.slow
+def test_an_error_is_explained_beside_the_watching(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(FAILING)
     plain = run(tmp_path, script)
     without = run(tmp_path, *WATCHED, script)
-    explained = run(tmp_path, *WATCHED, "--explain", script)
+    explained = run(tmp_path, *WATCHED, "--explain", "--every", "2", script)
     assert plain.returncode == without.returncode == explained.returncode == 1
     assert b"torchtap: 1 (Linear)" not in without.stderr
     assert b"torchtap: 1 (Linear) takes 8 features" in explained.stderr
     assert b"train.py:6: net(torch.ones(5, 4))" in explained.stderr
+    assert b"torchtap: run.safetensors: Sequential, 0 steps" in explained.stderr
     message = plain.stderr.decode().splitlines()[-1]
     assert message in explained.stderr.decode().splitlines()
 
@@ -328,8 +377,7 @@ def test_an_error_of_the_script_itself_is_left_alone(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("import torch\n\nraise ValueError('mine')\n")
     plain, explained = run(tmp_path, script), run(tmp_path, *WATCHED, "--explain", script)
-    head = explained.stderr.decode().split("torchtap: ")[0]
-    assert head == plain.stderr.decode()
+    assert explained.stderr == plain.stderr
 
 
 def test_a_syntax_error_is_shown_as_python_shows_it(tmp_path: Path) -> None:

@@ -597,7 +597,7 @@ def test_the_model_that_is_given_names_the_modules() -> None:
     outer = nn.ModuleDict({"head": inner})
     (note,) = notes(raised(lambda: inner(torch.ones(5, 4)), outer))
     assert "head.1 (Linear) takes 8 features" in note
-    assert "model.head[1] = nn.Linear(3, 2)" in note
+    assert "model['head'][1] = nn.Linear(3, 2)" in note  # `raised` calls it model.
 
 
 def test_a_module_outside_of_the_model_is_said_to_be() -> None:

@@ -183,6 +183,21 @@ def test_pytest_explains_where_it_is_asked_to(tmp_path: Path) -> None:
     assert sum(SAID in line for line in explained) == 1
 
 
+def test_pytest_explains_fixtures_and_tests_of_unittest(tmp_path: Path) -> None:
+    program = NET + (
+        "import pytest\nimport unittest\n\n\n"
+        "class Tests(unittest.TestCase):\n"
+        "    def test_method(self):\n        net(torch.ones(5, 4))\n\n\n"
+        "@pytest.fixture\ndef out():\n    return net(torch.ones(5, 4))\n\n\n"
+        "def test_fixture(out):\n    pass\n\n\n"
+        "def test_expected():\n"
+        "    with pytest.raises(RuntimeError):\n        net(torch.ones(5, 4))\n"
+    )
+    (tmp_path / "test_net.py").write_text(program)
+    explained = _explained_by_pytest(tmp_path, "--torchtap-explain")
+    assert sum(SAID in line for line in explained) == 2
+
+
 def test_no_line_of_pytest_is_named_as_the_write(tmp_path: Path) -> None:
     program = (
         "import torch\n\n\ndef test_it():\n    x = torch.ones(3, requires_grad=True)\n"

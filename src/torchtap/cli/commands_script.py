@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from torchtap.cli.options import run_option
 from torchtap.cli.parsing import refuse_folder, run_target
@@ -16,6 +17,8 @@ from torchtap.core.errors import InputError
 from torchtap.core.site import Pattern
 
 _WHERE = "*:output,grad_output,param,param_grad,update"
+_UNWATCHED = {"explain", "script", "args"}
+"""Parameters of ``run`` that ask for nothing to be watched; beside ``--explain``, others do."""
 
 
 @click.command(
@@ -70,7 +73,8 @@ _WHERE = "*:output,grad_output,param,param_grad,update"
 @click.option(
     "--explain",
     is_flag=True,
-    help="Say below an error of PyTorch at which module and line it came, and what to do.",
+    help="Say below an error of PyTorch at which module and line it came, and what to do. Alone, "
+    "it watches nothing and writes nothing.",
 )
 @click.option(
     "--strict",
@@ -84,7 +88,9 @@ _WHERE = "*:output,grad_output,param,param_grad,update"
 )
 @click.argument("script")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
+@click.pass_context
 def run(
+    context: click.Context,
     where: tuple[str, ...],
     every: int,
     to: str | None,
@@ -110,6 +116,9 @@ def run(
     Under torchrun, each rank writes a file, or its part of the folder:
     torchrun --nproc-per-node 2 -m torchtap run SCRIPT ARGS
     """
+    readable_script(script)
+    if explain and not _asks_for_watching(context):
+        return Launch(script, args, None, explain=True)
     patterns = (where or (_WHERE,)) + tuple(value for value in values if not value.startswith("!"))
     for pattern in (*patterns, *values):
         Pattern.parse(pattern)
@@ -124,15 +133,20 @@ def run(
     else:
         goes_to = FolderSettings(target, values, values_every, resume, first_step)
         refuse_folder(path, resume=resume, rank=launched_rank() or 0)
-    readable_script(script)
     return Launch(
-        script=script,
-        args=args,
+        script,
+        args,
+        goes_to,
         where=patterns,
         every=every,
         backwards=step_every,
-        to=goes_to,
         explain=explain,
         strict=strict,
         guard=guard,
     )
+
+
+def _asks_for_watching(context: click.Context) -> bool:
+    """Return whether an option of watching was given."""
+    asked = set(context.params) - _UNWATCHED
+    return any(context.get_parameter_source(name) is not ParameterSource.DEFAULT for name in asked)

@@ -25,7 +25,7 @@ _LABEL = 11
 _LINE = re.compile(
     r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>\S+)\n(?P<source>[^\n]*)'
 )
-_FROM_USER = re.compile(r'from user code:\s+File "(?P<file>[^"]+)", line (?P<line>\d+), in (\S+)')
+_FROM_USER = "from user code:"
 
 
 def add_notes(
@@ -112,7 +112,7 @@ def note_of(failure: Failure, explanation: Explanation | None) -> str:
             "this error of PyTorch is not in the catalogue; below is where it was raised.", ()
         )
     lines = wrap(explanation.what, first=HEAD, rest="  ")
-    for label, text in _rows(failure, explanation):
+    for label, text in dict.fromkeys(_rows(failure, explanation)):
         lines += wrap(clean(text), first=f"  {label:<{_LABEL}}", rest=" " * (_LABEL + 2))
     if explanation.ways:
         lines.append("  ways out")
@@ -129,12 +129,10 @@ def _rows(failure: Failure, explanation: Explanation) -> Iterator[tuple[str, str
         yield "module", module
     if failure.call:
         yield "call", ", ".join(filter(None, (failure.call, which_call(failure))))
-    compiled = _FROM_USER.search(failure.text)
-    if compiled is not None:
-        yield (
-            "line",
-            f"{shown_file(compiled['file'])}:{compiled['line']}, compiled: modules are not known",
-        )
+    compiled = _lines_of_program(failure.text.partition(_FROM_USER)[2])
+    if compiled:
+        file, line, *_ = compiled[-1]
+        yield "line", f"{shown_file(file)}:{line}, compiled: modules are not known"
     elif user is not None:
         yield "line", place_of(user)
     if "in DataLoader worker process" in failure.text.partition("\n")[0]:
@@ -149,6 +147,11 @@ def _rows(failure: Failure, explanation: Explanation) -> Iterator[tuple[str, str
 
 def _line_of_worker(text: str) -> Iterator[tuple[str, str]]:
     """Yield the innermost line of the program in what a worker of a DataLoader raised."""
-    lines = [one.groups() for one in _LINE.finditer(text) if not is_of_library(one["file"])]
-    for file, line, name, source in lines[-1:]:
+    for file, line, name, source in _lines_of_program(text)[-1:]:
         yield "in worker", f"{shown_file(file)}:{line}, in {name}: {source.strip()}"
+
+
+def _lines_of_program(traceback: str) -> list[tuple[str, ...]]:
+    """Return file, line, function and source of the program's lines in the text of a traceback."""
+    lines = [one.groups() for one in _LINE.finditer(traceback)]
+    return [line for line in lines if not is_of_library(line[0])]

@@ -25,17 +25,21 @@ class Assignment(NamedTuple):
         line: of its beginning.
         text: the statement, in one line.
         value: what is assigned; ``None`` where it is not one expression, as in a loop.
+        position: of the name among those that share the value, as of ``b`` in ``a, b = f()``;
+            ``None`` of one that has it alone.
     """
 
     line: int
     text: str
     value: ast.expr | None
+    position: int | None = None
 
 
 class _Found(NamedTuple):
     statement: ast.stmt
     value: ast.expr | None
     blocks: tuple[Block, ...]
+    position: int | None = None
 
 
 def assignments_of(frame: TracebackFrame, name: str) -> list[Assignment]:
@@ -62,7 +66,8 @@ def assignments_of(frame: TracebackFrame, name: str) -> list[Assignment]:
     inside = [one for one in every if any(node in loops for node, _ in one.blocks)]
     # Inside a loop a line below may have run before this one, unless each round assigns the name
     # above.
-    if not (assignments and loops and loops[-1] in dict(assignments[-1].blocks)):
+    is_sure = bool(assignments) and set(assignments[-1].blocks) <= set(here)
+    if not (is_sure and loops and loops[-1] in dict(assignments[-1].blocks)):
         assignments += [one for one in inside if one not in before]  # Of an earlier round.
     # One line stands for all its statements: a, b = f(); a, b = g() is shown once.
     by_line = {one.statement.lineno: one for one in every}
@@ -71,29 +76,51 @@ def assignments_of(frame: TracebackFrame, name: str) -> list[Assignment]:
 
 
 def looped_over(frame: TracebackFrame, name: str) -> ast.expr | None:
-    """Return what the innermost loop that gives a name each item goes over.
+    """Return what the innermost loop or comprehension that gives a name each item goes over.
 
     ``xs`` of ``for x in xs``, ``for _, x in enumerate(xs)`` and ``for x, y in zip(xs, ys)``.
     """
-    around = blocks_at(frame.function, frame.line) if frame.function else ()
-    loops = [node for node, _ in reversed(around) if isinstance(node, ast.For)]
+    if frame.function is None:
+        return None
+    around = blocks_at(frame.function, frame.line)
+    inside = (one for one in ast.walk(frame.function) if isinstance(one, ast.comprehension))
+    loops: list[ast.comprehension | ast.For] = [
+        one for one in inside if one.target.lineno <= frame.line <= _last(one.iter)
+    ]
+    loops += [node for node, _ in reversed(around) if isinstance(node, ast.For)]
     loop = next((one for one in loops if _names(one.target, name)), None)
-    match loop:
-        case ast.For(
-            target=ast.Tuple(elts=[_, item]),
-            iter=ast.Call(func=ast.Name("enumerate"), args=[xs, *_]),
-        ):
+    return None if loop is None else _items_given(loop.target, loop.iter, name)
+
+
+def _items_given(target: ast.expr, over: ast.expr, name: str) -> ast.expr | None:
+    """Return what a name gets an item of, in each round over an expression."""
+    match target, over:
+        case ast.Tuple(elts=[_, item]), ast.Call(func=ast.Name("enumerate"), args=[xs, *_]):
             return xs if _names(item, name) else None
-        case ast.For(
-            target=ast.Tuple(elts=targets), iter=ast.Call(func=ast.Name("zip"), args=given)
-        ):
+        case ast.Tuple(elts=targets), ast.Call(func=ast.Name("zip"), args=given):
             pairs = zip(targets, given, strict=False)
             return next((xs for one, xs in pairs if _names(one, name)), None)
-        case ast.For(iter=ast.Call(func=ast.Name())):
+        case _, ast.Call(func=ast.Name()):
             return None
-        case ast.For(target=ast.Name(), iter=xs):
+        case ast.Name(), xs:
             return xs
     return None
+
+
+def is_assigned_in_loop(frame: TracebackFrame, names: set[str]) -> bool:
+    """Return whether a loop around the frame's line gives one of some names another value."""
+    around = blocks_at(frame.function, frame.line) if frame.function else ()
+    return any(
+        isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store) and one.id in names
+        for loop, field in around
+        if isinstance(loop, LOOPS) and field == "body"
+        for one in ast.walk(loop)
+    )
+
+
+def names_in(node: ast.AST) -> set[str]:
+    """Return the names that an expression reads."""
+    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
 
 
 def runs_before(function: ast.AST, line: int, here: int) -> bool | None:
@@ -123,7 +150,7 @@ def _as_assignment(found: _Found, file: str) -> Assignment:
     text = written(found.statement, file).partition(":" if found.value is None else "\0")[0]
     if len(text) > _MOST_CHARACTERS:
         text = f"{text[: _MOST_CHARACTERS - 1]}…"
-    return Assignment(found.statement.lineno, text, found.value)
+    return Assignment(found.statement.lineno, text, found.value, found.position)
 
 
 @lru_cache(maxsize=1024)
@@ -145,7 +172,7 @@ def _statements(node: ast.AST, name: str, blocks: tuple[Block, ...]) -> Iterator
                 # assigns nothing.
                 is_loop = isinstance(statement, ast.For | ast.AsyncFor)
                 within = (*inside, (statement, "body")) if is_loop else inside
-                yield _Found(statement, assigned[0], within)
+                yield _Found(statement, assigned[0], within, _position(statement, name))
             yield from _statements(statement, name, inside)
 
 
@@ -187,6 +214,14 @@ def _names(target: ast.AST, name: str) -> bool:
     if isinstance(target, ast.Tuple | ast.List):
         return any(_names(element, name) for element in target.elts)
     return isinstance(target, ast.Starred) and _names(target.value, name)
+
+
+def _position(statement: ast.AST, name: str) -> int | None:
+    """Return the position of a name among the targets that share one value."""
+    match statement:
+        case ast.Assign(targets=[ast.Tuple(elts=names) | ast.List(elts=names)], value=ast.Call()):
+            return next((at for at, one in enumerate(names) if _names(one, name)), None)
+    return None
 
 
 def _matching(target: ast.expr, value: ast.expr, name: str) -> ast.expr:

@@ -14,7 +14,13 @@ from torchtap.core.source_files import is_of_library
 from torchtap.core.text import plural
 from torchtap.core.torch_nodes import TURNS
 from torchtap.core.user_functions import code_of
-from torchtap.failures.assignments import LOOPS, Block, blocks_at
+from torchtap.failures.assignments import (
+    LOOPS,
+    Block,
+    blocks_at,
+    is_assigned_in_loop,
+    names_in,
+)
 from torchtap.failures.failure import Failure
 from torchtap.failures.graph_reading import nodes_of, parameters_at
 from torchtap.failures.traceback_frame import MISSING, TracebackFrame
@@ -89,8 +95,8 @@ def _call_number(
     if len(loops) > 1 or any(field == "handlers" for _, field in around):
         return None
     rounds = _num_rounds(frame, loops[0]) if loops else 0
-    if rounds is None:
-        return None
+    if rounds is None or is_assigned_in_loop(frame, names_in(here.func)):
+        return None  # Of the latter, another module is called in each round.
     num_before = num_each_round = 0
     is_followed = bool(loops)
     for call in _calls(function):

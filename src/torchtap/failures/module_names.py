@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from itertools import islice
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from torchtap.core.module_paths import every_module, modules_of, unwrapped
 from torchtap.core.text import elide
 from torchtap.failures.traceback_frame import TracebackFrame
 
+MODEL = "<model>"
+"""Stands for the name of a model that no variable of the program holds."""
 _MOST_MODELS = 32
+_MOST_ITEMS = 8
 _MOST_CHARACTERS = 70
 
 
@@ -29,6 +34,23 @@ class NamedState(NamedTuple):
     tensor: Tensor
 
 
+class _Held(NamedTuple):
+    """Something that a frame holds, a module perhaps.
+
+    Attributes:
+        label: the variable that holds it, as it stands in front of paths; empty of ``self``.
+        variable: the expression that stands for it.
+        module: itself, with its wrappers.
+    """
+
+    label: str
+    variable: str
+    module: Any
+
+
+_NOTHING = _Held("", "", None)
+
+
 class Names:
     """The names of modules, parameters and buffers.
 
@@ -40,9 +62,10 @@ class Names:
     """
 
     def __init__(self, frames: Sequence[TracebackFrame], model: nn.Module | None) -> None:
-        self.models = [("", unwrapped(model))] if model is not None else _models(frames)
+        found = _models(frames) if model is None else [_given(model, frames)]
+        self.models = [(one.label, unwrapped(one.module)) for one in found]
         self._paths: dict[int, tuple[str, nn.Module]] = {}
-        self._variables: dict[int, tuple[str, str]] = {}
+        self._places: dict[int, tuple[_Held, str]] = {}
         self._states: dict[int, NamedState] = {}
         num_trained = sum(
             any(
@@ -52,13 +75,13 @@ class Names:
             )
             for _, root in self.models
         )
-        for label, root in self.models:
+        for held, (label, root) in zip(found, self.models, strict=True):
             head = f"{label}." if label and num_trained > 1 else ""
             for path, module in modules_of(root)[0].items():
                 name = f"{head}{path}" if path else head.rstrip(".")
                 # setdefault: a module that two models share has the name of the first.
                 self._paths.setdefault(id(module), (name, module))
-                self._variables.setdefault(id(module), (label or "model", path))
+                self._places.setdefault(id(module), (held, path))
                 for leaf, tensor in (*module._parameters.items(), *module._buffers.items()):
                     if tensor is not None:
                         full = f"{name}.{leaf}" if name else leaf
@@ -75,20 +98,27 @@ class Names:
         """Return a module in a sentence: ``blocks.0.fc (Linear)``; empty of none."""
         if module is None:
             return ""
+        if module not in self:  # The compiler's module around another runs as itself.
+            module = unwrapped(module)
         kind = type(module).__name__
-        if id(module) not in self._paths:
+        if module not in self:
             return f"a {kind} that is no submodule of the model"
         path = self._paths[id(module)][0]
         if path:
             return f"{elide(path, _MOST_CHARACTERS)} ({kind})"
-        variable = self.variable(module)
-        return f"the {kind} itself" if variable == "model" else f"{variable} ({kind})"
+        label = self._places[id(module)][0].label
+        return f"{label} ({kind})" if label else f"the {kind} itself"
 
     def variable(self, module: nn.Module | None) -> str:
         """Return a module as the program would write it: ``net.blocks[0].fc``."""
-        variable, path = self._variables.get(id(module), ("module", ""))
-        parts = (f"[{part}]" if part.isdigit() else f".{part}" for part in path.split(".") if part)
-        return variable + "".join(parts)
+        if id(module) not in self._places:
+            return "module"
+        held, path = self._places[id(module)]
+        text, here = held.variable, held.module
+        for part in filter(None, path.split(".")):
+            text, here = _unwrapped_as_written(text, here)
+            text, here = text + _member(here, part), here._modules[part]
+        return _unwrapped_as_written(text, here)[0]
 
     def modules(self) -> Iterator[tuple[str, nn.Module]]:
         """Yield all modules with their paths."""
@@ -108,20 +138,44 @@ class Names:
         return "" if named is None else self.module(named.module)
 
 
-def _models(frames: Sequence[TracebackFrame]) -> list[tuple[str, nn.Module]]:
+def _given(model: nn.Module, frames: Sequence[TracebackFrame]) -> _Held:
+    """Return the only model that is to be looked at; no variable stands in front of its paths."""
+    held = (one for frame in frames for one in _held(frame) if one.module is model and one.label)
+    return _Held("", next(held, _Held("", MODEL, model)).variable, model)
+
+
+def _unwrapped_as_written(text: str, module: nn.Module) -> tuple[str, nn.Module]:
+    """Return the module inside of wrappers, and its text where ``text`` stands for the outermost.
+
+    Of other wrappers, such as those of ``torch.compile``, an attribute is that of the inner one.
+    """
+    while isinstance(module, DataParallel | DistributedDataParallel):
+        text, module = f"{text}.module", module.module
+    return text, unwrapped(module)
+
+
+def _member(module: nn.Module, name: str) -> str:
+    """Return what follows a module in the expression for a member of it."""
+    if isinstance(module, nn.ModuleDict):
+        return f"[{name!r}]"
+    return f"[{name}]" if name.isdigit() else f".{name}"
+
+
+def _models(frames: Sequence[TracebackFrame]) -> list[_Held]:
     """Return the modules that frames hold, without those that stand in another of them."""
-    models: dict[int, tuple[str, nn.Module]] = {}
+    models: dict[int, _Held] = {}
     for frame in frames:
-        for name, value in [("", frame.module)] if frame.is_torch else _held(frame):
-            is_made = isinstance(value, nn.Module) and "_modules" in vars(value)
+        for held in _held(frame):
+            is_made = isinstance(held.module, nn.Module) and "_modules" in vars(held.module)
             if is_made and len(models) < _MOST_MODELS:
-                module = unwrapped(value)  # type: ignore[arg-type]
-                models.setdefault(id(module), (name, module))
+                key = id(unwrapped(held.module))
+                if not models.get(key, _NOTHING).label:  # Any name says more than none.
+                    models[key] = held
     inner: set[int] = set()
     # A module that torchtap made of a model comes last: the program has a name for the model.
-    ours = {key: type(one).__module__.startswith("torchtap.") for key, (_, one) in models.items()}
+    ours = {key: type(one.module).__module__.startswith("torchtap.") for key, one in models.items()}
     for key in sorted(models, key=lambda key: ours[key]):
-        module = models[key][1]
+        module = unwrapped(models[key].module)
         inside = {id(one) for one in every_module(module) if one is not module}
         if ours[key] and not inside.isdisjoint(models.keys() - inner):
             inner.add(key)
@@ -130,15 +184,27 @@ def _models(frames: Sequence[TracebackFrame]) -> list[tuple[str, nn.Module]]:
     return [one for key, one in models.items() if key not in inner]
 
 
-def _held(frame: TracebackFrame) -> Iterator[tuple[str, object]]:
-    """The values of a frame by name: its variables, the attributes of ``self``, items of lists."""
+def _held(frame: TracebackFrame) -> Iterator[_Held]:
+    """Yield what a frame holds: variables, attributes of ``self``, items of lists and dicts."""
+    if frame.is_torch:
+        yield _Held("", MODEL, frame.module)
+        return
     named = list(frame.own_names.items())
     owner = frame.owner
     if not isinstance(owner, nn.Module | Tensor | None) and hasattr(owner, "__dict__"):
         named += [(f"self.{name}", value) for name, value in vars(owner).items()]
     for name, value in named:
+        if name == "self":
+            yield _Held("", "self" if frame.is_user else MODEL, value)
+            continue
         if not frame.is_user:  # A variable of a library says nothing to the program.
             name = name.rpartition(".")[2]
-        yield "" if name == "self" else name, value
+        yield _Held(name, name, value)
         if type(value) in (list, tuple):
-            yield from ((f"{name}[{at}]", one) for at, one in enumerate(value[:8]))
+            items = [(f"{name}[{at}]", one) for at, one in enumerate(value[:_MOST_ITEMS])]
+        elif type(value) is dict:
+            first = islice(value.items(), _MOST_ITEMS)
+            items = [(f"{name}[{key!r}]", one) for key, one in first if type(key) in (str, int)]
+        else:
+            continue
+        yield from (_Held(text, text, one) for text, one in items)

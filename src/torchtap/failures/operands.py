@@ -14,13 +14,20 @@ from torch.nn.parameter import is_lazy
 from torchtap.core.source_files import shown_file
 from torchtap.core.text import typed
 from torchtap.core.torch_private import is_of_transform, num_dispatch_modes
-from torchtap.failures.assignments import Assignment, assignments_of
+from torchtap.failures.assignments import (
+    Assignment,
+    assignments_of,
+    is_assigned_in_loop,
+    looped_over,
+    names_in,
+)
 from torchtap.failures.graph_reading import place_of_node
 from torchtap.failures.module_names import Names
 from torchtap.failures.parsed_source import written
 from torchtap.failures.traceback_frame import MISSING, TracebackFrame
 
 _MOST_CHARACTERS = 60
+_FIRST_ROUND: Any = object()
 _DTYPES = {
     "float": "float32",
     "double": "float64",
@@ -252,13 +259,41 @@ def _from_assignments(
     made: list[Assignment], frame: TracebackFrame, name: str, names: Names, value: Any
 ) -> Origin:
     place = f"{shown_file(frame.file)}:" + " or ".join(str(one.line) for one in made)
+    is_argument = name in frame.code.co_varnames[: frame.code.co_argcount]
+    argument = f"an argument of {frame.code.co_name}"
     if len(made) > 1:
         return Origin(f"assigned at {place}", name)
-    text, source, module = f"made at {place}: {made[0].text}", made[0].value, None
-    called = frame.value_of(source.func) if isinstance(source, ast.Call) else None
+    called = _called_then(made[0], frame)
+    text = f"made at {place}: {made[0].text}"
+    if called is _FIRST_ROUND and is_argument:
+        return Origin(argument, name)
     if isinstance(called, nn.Module):
-        module = called
-        text = f"made by {names.module(module)} at {place}: {made[0].text}"
-    elif isinstance(value, Tensor) and value.grad_fn is not None:
+        text = f"made by {names.module(called)} at {place}: {made[0].text}"
+        return Origin(text, name, called)
+    if is_argument and made[0].line >= frame.line:
+        text = f"{argument}, or {text}"
+    if isinstance(value, Tensor) and value.grad_fn is not None:
         text = f"{text}, by {place_of_node(value.grad_fn, names)[0]}"
-    return Origin(text, name, module)
+    return Origin(text, name)
+
+
+def _called_then(made: Assignment, frame: TracebackFrame) -> Any:
+    """Return what an assignment called when it ran; :data:`MISSING` where that is not known.
+
+    At the frame's line or below it stands for an earlier round of a loop, in which a name may have
+    stood for something else; :data:`_FIRST_ROUND` if there was none.
+    """
+    if not isinstance(made.value, ast.Call):
+        return MISSING
+    func = made.value.func
+    if made.line < frame.line or not is_assigned_in_loop(frame, names_in(func)):
+        return frame.value_of(func)
+    over = looped_over(frame, func.id) if isinstance(func, ast.Name) else None
+    held = MISSING if over is None else frame.value_of(over)
+    if isinstance(held, nn.Sequential | nn.ModuleList):
+        held = list(held._modules.values())
+    now = frame.value_of(func)
+    at = [number for number, one in enumerate(held) if one is now] if type(held) is list else []
+    if len(at) != 1:
+        return MISSING
+    return held[at[0] - 1] if at[0] else _FIRST_ROUND

@@ -7,8 +7,6 @@ PyTorch until a test fails and the option is given.
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator
-from typing import Any
 
 import pytest
 
@@ -22,14 +20,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_makereport(
-    item: pytest.Item, call: pytest.CallInfo[None]
-) -> Generator[None, Any, Any]:
-    """Add the note before pytest turns the exception into text."""
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+    """Add the note before pytest turns the exception into text.
+
+    No wrapper, and not the first: a plugin of pytest has put what a ``unittest.TestCase`` raised
+    into the call by then. It returns nothing, so that pytest makes the report.
+    """
     is_asked = item.config.getoption("torchtap_explain") and "torch" in sys.modules
     if call.excinfo is not None and is_asked:
         from torchtap.failures.added_notes import add_notes
 
         add_notes(call.excinfo.value)
-    return (yield)

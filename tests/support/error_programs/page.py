@@ -92,7 +92,7 @@ except RuntimeError as error:
   notes as a list, `@tt.explain_errors()` decorates a function or coroutine function.
 - Without a block: `tt.explain_errors(everywhere=True)` explains whatever nothing catches, until its
   `close()`; `%load_ext torchtap` does so in a notebook, `pytest --torchtap-explain` in tests, and
-  `torchtap run --explain train.py` for a script.
+  `torchtap run --explain train.py` for a script and its threads, of which it then watches nothing.
 - `tt.explain_errors(model)` names the modules of that model. Without it, those of all models that
   the frames of the traceback hold; with several, the variable stands before the path.
 - Exceptions that are not PyTorch's stay as they are. An error of PyTorch that is not in the list

@@ -10,10 +10,12 @@ import builtins
 import io
 import os
 import sys
+import threading
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from threading import ExceptHookArgs
 from types import CodeType
 
 from torchtap.cli.raised import shorten
@@ -67,6 +69,8 @@ def run_as_main(script: str, args: Sequence[str], *, explain: bool = False) -> N
         __file__=path,
         __loader__=SourceFileLoader("__main__", path),
     )
+    if explain:
+        threading.excepthook = _explaining(threading.excepthook)
     # Or pickle and multiprocessing would look for the script's classes in torchtap's own main
     # module.
     sys.modules["__main__"] = main
@@ -78,7 +82,7 @@ def run_as_main(script: str, args: Sequence[str], *, explain: bool = False) -> N
     except SystemExit:
         raise
     except BaseException as error:
-        if explain and "torch" in sys.modules:
+        if explain:
             _explain(error)
         _print(error)
         sys.excepthook = _print_nothing
@@ -87,12 +91,25 @@ def run_as_main(script: str, args: Sequence[str], *, explain: bool = False) -> N
 
 def _explain(error: BaseException) -> None:
     """Add the note, or one that says that torchtap failed at it: the exception is the user's."""
+    if "torch" not in sys.modules:
+        return
     try:
         from torchtap.failures.added_notes import add_notes
 
         add_notes(error)
     except Exception as fault:  # noqa: BLE001 - the script's own exception is to be seen
         error.add_note(f"torchtap: no explanation, because of {own_fault(fault)}.")
+
+
+def _explaining(shown: Callable[[ExceptHookArgs], object]) -> Callable[[ExceptHookArgs], None]:
+    """Return what adds the note to what a thread raised, and then shows it."""
+
+    def explain_in_thread(raised: ExceptHookArgs) -> None:
+        if raised.exc_value is not None:
+            _explain(raised.exc_value)
+        shown(raised)
+
+    return explain_in_thread
 
 
 def _print(error: BaseException) -> None:

@@ -1,4 +1,7 @@
-"""``torchtap run``: a training script runs as it is, and what it trains is watched."""
+"""``torchtap run``: a training script runs as it is, and what it trains is watched.
+
+With ``--explain`` alone, nothing is watched: no hook and no handler of signals is set.
+"""
 
 from __future__ import annotations
 
@@ -41,10 +44,11 @@ class Launch:
     Attributes:
         script: the file, as it was given.
         args: its arguments.
+        to: the file of the run, or what is written into a folder; ``None`` where nothing is
+            watched.
         where: what to watch of each model.
         every: record every so many steps.
         backwards: end a step after so many backwards.
-        to: the file of the run, or what is written into a folder.
         explain: add a note to what PyTorch raises.
         strict: end with :data:`UNRECORDED` where there would be nothing to look at.
         guard: end the training at the first NaN or Inf, say where it was made, and exit with 1.
@@ -52,10 +56,10 @@ class Launch:
 
     script: str
     args: Sequence[str]
-    where: Sequence[str]
-    every: int
-    backwards: int | None
-    to: Path | FolderSettings
+    to: Path | FolderSettings | None
+    where: Sequence[str] = ()
+    every: int = 1
+    backwards: int | None = None
     explain: bool = False
     strict: bool = False
     guard: bool = False
@@ -66,7 +70,12 @@ class Launch:
         Raises:
             BaseException: what ends it.
         """
-        watching = Watching(self)
+        if self.to is None:
+            run_as_main(self.script, self.args, explain=self.explain)
+        else:
+            self._start_watched(Watching(self, self.to))
+
+    def _start_watched(self, watching: Watching) -> None:
         watching.attach()
         try:
             run_as_main(self.script, self.args, explain=self.explain)
@@ -92,15 +101,15 @@ class Watching:
     Only in this process: children of a fork go on unwatched, and write nothing.
     """
 
-    def __init__(self, launch: Launch) -> None:
+    def __init__(self, launch: Launch, to: Path | FolderSettings) -> None:
         self._rank = launched_rank()
         self._launch = launch
         self._process = os.getpid()
         self._destination: ScriptFiles | ScriptFolders
-        if isinstance(launch.to, Path):
-            self._destination = ScriptFiles(launch.to, rank=self._rank)
+        if isinstance(to, Path):
+            self._destination = ScriptFiles(to, rank=self._rank)
         else:
-            self._destination = ScriptFolders(launch.to, rank=self._rank)
+            self._destination = ScriptFolders(to, rank=self._rank)
         self._stepping: Stepping | None = None
         self._guarding = Guarding()
         self._failure = ""

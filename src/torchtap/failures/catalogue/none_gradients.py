@@ -33,6 +33,7 @@ def _read(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         "where": failure.names.holder(tensor),
         "maker": _made_of_own_gradient(failure, read) if is_computed else "",
         "is_computed": is_computed,
+        "is_asked": read.is_asked,
         "why": why,
     }
 
@@ -56,6 +57,14 @@ _none = first_of(
         "Make it a leaf each time: {text} = (...).detach().requires_grad_(), which has no gradient "
         "to set to zero.",
         when="maker",
+    ),
+    SituationRow(
+        "{none}: no path leads to it from the outputs of torch.autograd.grad, which was told "
+        "allow_unused=True.",
+        "Use {name} in what the outputs are computed from, if it is to have a gradient.",
+        "Leave out gradients that are None where they are used.",
+        "Give materialize_grads=True to torch.autograd.grad: such a gradient is then zeros.",
+        when="is_asked",
     ),
     SituationRow(
         "{none}: it was computed, and keeps no gradient unless it is asked to.",
