@@ -7,6 +7,9 @@ As in ``watching.py``, each row alternates blocks of both sides.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
 import torch
 from report import HOW, Result, Step, begin, compare, parser, show
 from torch import Tensor, nn
@@ -42,6 +45,41 @@ def none_edits(rounds: int) -> list[Result]:
             edit_to_plain = compare(bare, step, rounds=rounds, repeats=20).ratio
         more = f"; to plain: tap {tap_to_plain:.3f}x, edit {edit_to_plain:.3f}x"
         rows.append(found.result(f"{where}, edit of None to tap", "1.00", more))
+    return rows
+
+
+def one_site(rounds: int) -> list[Result]:
+    """One site of a GPT of a hundred modules edited, and the step of the edit closed."""
+    model = TinyGPT(layers=14)
+    paths = [path for path, _ in model.named_modules()]
+    step, where = gpt_step(model), paths[len(paths) // 2]
+    close: list[Callable[[], object]] = [lambda: None]
+
+    def closed() -> None:
+        step()
+        close[-1]()
+
+    def by_hand() -> Iterator[None]:
+        handle = model.get_submodule(where).register_forward_hook(_times_one)
+        yield
+        handle.remove()
+
+    rows = []
+    for port in ("output", "grad_output"):
+
+        def edited(port: str = port) -> Iterator[None]:
+            with tt.edit(model, f"{where}:{port}", tt.edits.scale(1.0)) as e:
+                close.append(e.step)
+                yield
+                close.pop()
+
+        found = compare(closed, closed, rounds=rounds, repeats=4, inside=contextmanager(edited))
+        more = f"; {found.more * 1e6:.0f} us more"
+        if port == "output":
+            hand = compare(closed, closed, rounds=rounds, repeats=4, inside=contextmanager(by_hand))
+            more += f"; a bare hook that multiplies: {hand.more * 1e6:.0f} us"
+        name = f"GPT of {len(paths)} modules, scale on one {port}"
+        rows.append(found.result(name, "1.02", more))
     return rows
 
 
@@ -123,6 +161,7 @@ def main() -> None:
     options = begin(parser(__doc__))
     rows = [
         *none_edits(options.rounds),
+        *one_site(4 * options.rounds),
         scaled_gpt(options.rounds),
         early_features(options.rounds),
         swept_gpt(options.rounds),

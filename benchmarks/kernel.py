@@ -184,6 +184,18 @@ def other_dtypes(rounds: int) -> list[Result]:
     return rows
 
 
+def halves_by_bytes(rounds: int) -> list[Result]:
+    """Elements of two bytes that are in no cache, beside as many of four."""
+    source = torch.randn(10_000_000)
+    dtypes = (torch.float32, torch.bfloat16, torch.float16)
+    calls = [Target().call(source.to(dtype)) for dtype in dtypes]
+    full, *halves = in_turns(calls, rounds=rounds, numel=source.numel())
+    return [
+        Result(f"{str(dtype)[6:]}[10,000,000], statistics", "float32", [full, one], "0.5x")
+        for dtype, one in zip(dtypes[1:], halves, strict=True)
+    ]
+
+
 def stock_separate(tensor: Tensor) -> list[Tensor]:
     """Eleven statistics by one operation for each."""
     finite = tensor.isfinite()
@@ -311,6 +323,7 @@ MEASURED = (
     one_call,
     other_values,
     other_dtypes,
+    halves_by_bytes,
     channels_and_sums,
     against_stock,
 )

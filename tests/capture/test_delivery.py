@@ -132,3 +132,46 @@ def test_sinks_run_without_grad_and_without_autocast() -> None:
     with tt.watch(model, "*:*", to=looks), torch.autocast("cpu", torch.bfloat16):
         model(ones().reshape(1, 2)).sum().backward()
     assert modes == [(False, False)] * 4
+
+
+class Closings:
+    """Notes the steps that it is told of."""
+
+    def __init__(self, *, skips_steps: bool) -> None:
+        self.skips_steps = skips_steps
+        self.closed: list[int] = []
+
+    def take(self, record: tt.Record) -> None:
+        """It keeps none."""
+
+    def close_step(self, step: int) -> None:
+        self.closed.append(step)
+
+    def close(self) -> None:
+        """It has no end."""
+
+
+@pytest.mark.parametrize(("skips", "closed"), [(True, [0, 3, 4]), (False, [0, 1, 2, 3, 4])])
+def test_a_sink_may_skip_steps_of_which_nothing_was_recorded(
+    skips: bool, closed: list[int]
+) -> None:
+    """The last one of them is closed, so that the next begins behind it."""
+    model, sink = nn.Linear(2, 2), Closings(skips_steps=skips)
+    with tt.watch(model, to=sink, every=4) as w:
+        for _ in range(5):
+            model(torch.ones(1, 2))
+            w.step()
+    assert sink.closed == closed
+
+
+def test_all_steps_are_closed_while_a_function_waits_for_them() -> None:
+    model, seen = nn.Linear(2, 2), list[int]()
+    with tt.watch(model, to=tt.Stats(), every=4) as w:
+        stop = w.after_step(seen.append)
+        for step in range(8):
+            if step == 6:
+                stop()
+            model(torch.ones(1, 2))
+            w.step()
+    assert seen == [0, 1, 2, 3, 4, 5]
+    assert w.run.steps == [0, 4]

@@ -164,7 +164,8 @@ def test_a_step_that_never_ends_is_looked_at_in_part() -> None:
     with tt.watch(model, WHERE, to=tt.Stats()) as w:
         for _ in range(100):
             F.cross_entropy(model(torch.ones(6, 2)), CLASSES).backward()
-        assert sum(map(len, w._engine.calls.losses._rows.values())) == 32
+        losses = w._engine.calls.losses
+        assert losses is not None and sum(map(len, losses._rows.values())) == 32
 
 
 @pytest.mark.parametrize(("rows", "is_alias"), [(2**4, True), (2**7, False)])
@@ -198,7 +199,7 @@ def test_a_fault_of_a_look_leaves_the_backward_alone_and_is_said(
     def raising(*args: object) -> None:
         raise RuntimeError("no such loss")
 
-    monkeypatch.setattr("torchtap.capture.loss_facts.told_targets", raising)
+    monkeypatch.setattr("torchtap.capture.loss_facts.judge", raising)
     model = nn.Linear(2, 3)
     with tt.watch(model, WHERE, to=tt.Stats()) as w:
         F.cross_entropy(model(torch.ones(6, 2)), CLASSES).backward()

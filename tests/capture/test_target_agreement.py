@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from torchtap.capture.target_agreement import Told, agreement, share_among, told_targets
+from torchtap.capture.target_agreement import Told, agreement, judge, share_among, told_targets
 
 F = nn.functional
 CLASSES = torch.tensor([0, 3, 1, 1, 2, 3, 0, 2])
@@ -113,10 +113,34 @@ def test_there_is_no_agreement_with_targets_that_are_all_one_and_none_of_equal_o
 
 def test_targets_are_found_in_a_column_and_in_the_places_of_a_sequence() -> None:
     table = torch.randn(8, 5)
-    told = Told(table[:, :1], table[:, 3:4], table[:, 3])
-    assert share_among(told, [table]) == 1
-    assert share_among(told, [torch.randn(8, 5)]) == 0
+    assert share_among(table[:, 3], [table]) == 1
+    assert share_among(table[:, 3], [torch.randn(8, 5)]) == 0
     words = torch.randint(9, (4, 6))
-    told = Told(torch.randn(24, 9), torch.zeros(24, 9), words)
-    assert share_among(told, [words]) == 1
-    assert share_among(told, [torch.full_like(words, 11)]) == 0
+    assert share_among(words, [words]) == 1
+    assert share_among(words, [torch.full_like(words, 11)]) == 0
+
+
+@pytest.mark.parametrize("name", [*LOSSES, "one class", "one number"])
+def test_a_look_at_once_finds_the_same(name: str) -> None:
+    """The parts above are compared with numpy, and with the targets themselves."""
+    shape, loss, _, is_squared = LOSSES.get(name, LOSSES["squares"])
+    if name == "one class":
+        shape, loss = (8, 4), lambda y: F.cross_entropy(y, torch.full((8,), 2))
+    elif name == "one number":
+        loss = lambda y: F.mse_loss(y, torch.full((8, 1), 3.0))  # noqa: E731
+    output = torch.randn(shape, generator=torch.Generator().manual_seed(3)).requires_grad_()
+    value = loss(output)
+    (gradient,) = torch.autograd.grad(value, output)
+    square = float(gradient.square().sum())
+    factor = 2 * float(value.detach()) / square if shape == (8, 1) and is_squared else None
+    told = told_targets(output.detach(), gradient, factor)
+    judged = judge(output.detach(), gradient, factor)
+    assert told is not None
+    assert judged is not None
+    assert judged.agreement == pytest.approx(agreement(told), abs=1e-6)
+    assert (judged.lowest, judged.highest) == pytest.approx(
+        (float(told.targets.min()), float(told.targets.max())), abs=1e-5
+    )
+    assert judged.labels is not None
+    assert told.labels is not None
+    torch.testing.assert_close(judged.labels, told.labels)

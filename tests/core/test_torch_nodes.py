@@ -63,6 +63,36 @@ ZEROS: dict[str, Callable[[Tensor], Tensor]] = {
     "ZeroBackward": lambda x: (x * 1).zero_(),
     "FillBackward": lambda x: (x * 1).fill_(2.0),
     "CopyBackwards": lambda x: (x * 1).copy_(torch.ones(4, 4)),
+    "BernoulliBackward": torch.bernoulli,
+    "PoissonBackward": torch.poisson,
+    "NormalBackward": lambda x: torch.normal(x, 1.0),
+    "UniformBackward": lambda x: (x * 1).uniform_(),
+    "RandomBackward": lambda x: (x * 1).random_(),
+    "ExponentialBackward": lambda x: (x * 1).exponential_(),
+    "GeometricBackward": lambda x: (x * 1).geometric_(0.5),
+    "CauchyBackward": lambda x: (x * 1).cauchy_(),
+    "LogNormalBackward": lambda x: (x * 1).log_normal_(),
+    "EqBackward": lambda x: (x * 1).eq_(0.5),
+    "NeBackward": lambda x: (x * 1).ne_(0.5),
+    "GeBackward": lambda x: (x * 1).ge_(0.5),
+    "GtBackward": lambda x: (x * 1).gt_(0.5),
+    "LeBackward": lambda x: (x * 1).le_(0.5),
+    "LtBackward": lambda x: (x * 1).lt_(0.5),
+}
+RAISES: dict[str, Callable[[Tensor], Tensor]] = {
+    "NotImplemented": lambda x: x // 2,
+    "Unique2Backward": torch.unique,
+    "UniqueDimBackward": lambda x: torch.unique(x, dim=0),
+    "UniqueConsecutiveBackward": torch.unique_consecutive,
+    "UniqueDimConsecutiveBackward": lambda x: torch.ops.aten.unique_dim_consecutive(x, 0)[0],
+    "GeqrfBackward": lambda x: torch.geqrf(x)[0],
+    "IgammaBackward": lambda x: torch.igamma(x, torch.ones(())),
+    "IgammacBackward": lambda x: torch.igammac(x, torch.ones(())),
+    "SpecialZetaBackward": lambda x: torch.special.zeta(x, torch.ones(4, 4)),
+}
+SECOND: dict[str, Callable[[Tensor], Tensor]] = {
+    "CopysignBackward": lambda x: torch.copysign(torch.ones(4, 4), x),
+    "NextafterBackward": lambda x: torch.nextafter(torch.ones(4, 4), x),
 }
 
 IN_PLACE: dict[str, Callable[[Tensor], Tensor]] = {
@@ -115,6 +145,41 @@ def test_a_rectifier_in_place_is_called_as_it_was(name: str) -> None:
 def test_every_rectifier_is_tried() -> None:
     known = {torch_nodes.RELU, torch_nodes.THRESHOLD, torch_nodes.HARDTANH, *torch_nodes.CLAMPS}
     assert known | torch_nodes.SOFT_RECTIFIERS.keys() == RECTIFIERS.keys()
+
+
+@pytest.mark.parametrize("name", RAISES)
+def test_a_node_without_a_derivative_is_called_as_it_was(name: str) -> None:
+    result = RAISES[name](leaf())
+    assert family(node_of(result).name().rpartition("::")[2]) == name
+    assert torch_nodes.has_no_derivative(name) == (name not in torch_nodes.WITHOUT_FIRST_DERIVATIVE)
+    with pytest.raises((RuntimeError, NotImplementedError), match="not implemented"):
+        result.sum().backward()
+
+
+@pytest.mark.parametrize("name", SECOND)
+def test_a_node_whose_second_input_gets_zeros_is_called_as_it_was(name: str) -> None:
+    x = leaf()
+    result = SECOND[name](x)
+    assert family(node_of(result).name()) == name
+    result.sum().backward()
+    assert x.grad is not None and not x.grad.any()
+
+
+def test_every_node_that_raises_or_hands_back_zeros_in_one_place_is_tried() -> None:
+    known = torch_nodes.WITHOUT_DERIVATIVE | torch_nodes.WITHOUT_FIRST_DERIVATIVE
+    assert RAISES.keys() == known | {torch_nodes.NOT_IMPLEMENTED}
+    assert SECOND.keys() == torch_nodes.WITHOUT_SECOND_SLOPE
+
+
+@pytest.mark.parametrize("is_complex", [False, True])
+def test_sgn_hands_back_zeros_of_real_numbers(is_complex: bool) -> None:
+    x = leaf()
+    result = torch.sgn(torch.complex(x, torch.ones(4, 4)) if is_complex else x)
+    node = node_of(result)
+    assert family(node.name()) == torch_nodes.SGN
+    assert node._input_metadata[0].dtype.is_complex == is_complex
+    result.real.sum().backward()
+    assert x.grad is not None and bool(x.grad.any()) == is_complex
 
 
 @pytest.mark.parametrize("name", ZEROS)

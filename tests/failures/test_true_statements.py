@@ -51,7 +51,7 @@ def note_of(source: str, folder: Path) -> str:
         ),
         (
             "nn.Parameter(torch.arange(3))",
-            ("1. Make it of floats: nn.Parameter(torch.arange(3).float())",),
+            ("make it of floats: nn.Parameter(torch.arange(3).float())", "a buffer"),
             ("data.float()",),
         ),
         (
@@ -86,7 +86,7 @@ def note_of(source: str, folder: Path) -> str:
         ),
         (
             "x = torch.rand(3, 4)\nx[torch.ones(7, dtype=torch.bool)]",
-            ("they have one shape: x > 0",),
+            ("Make torch.ones(7, dtype=torch.bool) of their size, 3",),
             (") = x > 0", "x[:, "),
         ),
         (
@@ -117,17 +117,17 @@ def note_of(source: str, folder: Path) -> str:
         ),
         (
             "F.embedding(torch.tensor([11]), torch.rand(10, 4))",
-            ("1. Give it a row for each.",),
+            ("1. If there are as many, give it a row for each",),
             ("module = nn.Embedding",),
         ),
         (
             "F.mse_loss(torch.rand(3, 1), torch.rand(4, 3))",
-            ("1. Make what produces",),
+            ("1. If the samples of a batch stand there", "2. Make what produces"),
             (".mT",),
         ),
         (
             "nn.BatchNorm1d(4)(torch.rand(2, 5, 4))",
-            ("1. Put the channels behind the batch: x.movedim(-1, 1)",),
+            ("1. If the last dimension, of 4, holds the channels, put them behind the batch",),
             (),
         ),
     ],
@@ -154,13 +154,13 @@ def test_a_note_says_what_is_true_of_the_operand(
         ),
         (
             "y = torch.ones(3, 4)\nout = nn.Sequential(nn.Flatten(), nn.Linear(12, 2))(y)",
-            "if [3, 4] is one sample and no batch of 3: x.unsqueeze(0) before 0 (Flatten)",
+            "If [3, 4] is one sample, and no batch of 3, add the batch: x.unsqueeze(0)",
             "(y)",
             "(y.unsqueeze(0))",
         ),
         (
             "out = nn.LayerNorm(28)(x[:, :5])",
-            "Move dimension 0 to the end",
+            "If dimension 0 is to be normalized, move it to the end",
             "(x[:, :5])",
             "(x[:, :5].movedim(0, -1)).movedim(-1, 0)",
         ),
@@ -197,7 +197,7 @@ def test_a_graph_that_is_used_twice_outside_of_a_loop_is_kept(loss: str, tmp_pat
     note = note_of(source, tmp_path)
     assert "1. Give retain_graph=True to the earlier backward" in note
     assert "detach()" in note.partition(" 3. ")[2]
-    assert "This changes the gradient" in note.partition(" 3. ")[2]
+    assert "If only its value is meant" in note.partition(" 3. ")[2]
     fixed = source.replace("first.backward()", "first.backward(retain_graph=True)")
     w = run(PRELUDE + fixed, tmp_path)["w"]
     assert torch.equal(w.grad, torch.tensor([5.0, 16.0, 33.0]))

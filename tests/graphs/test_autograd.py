@@ -421,15 +421,50 @@ def test_a_graph_deeper_than_the_recursion_limit_is_read_and_drawn() -> None:
 
 
 @pytest.mark.slow
-def test_a_graph_of_100_000_nodes_is_cut_and_said_to_be_and_can_be_freed() -> None:
+def test_a_chain_of_100_000_nodes_is_cut_and_said_to_be_and_can_be_freed() -> None:
     y = leaf(2)
     for _ in range(100_000):
         y = y.sin()
     found = tt.graph(y.sum())
-    assert "cut after the 30,000 nodes" in found.notes[0]
+    assert "cut after 30,000 nodes, 30,000 of them in a row" in found.notes[0]
     assert len(found.nodes) == 30_000
     assert len(found.picture().boxes) <= 60
     del y  # PyTorch would overflow the stack here, had all nodes been seen.
+
+
+@pytest.mark.slow
+def test_a_graph_of_100_000_nodes_in_shorter_rows_is_read_whole() -> None:
+    rows = []
+    for _ in range(10):
+        y = leaf(2)
+        for _ in range(5_000):
+            y = y.sin() + y
+        rows.append(y)
+    found = tt.graph(torch.stack(rows).sum())
+    assert len(found.nodes) == 10 * (2 * 5_000 + 1) + 2
+    assert len(found.edges) == 10 * (3 * 5_000) + 10 + 1
+    assert found.notes == ()
+    assert len(found.picture().boxes) <= 60
+    assert len(found.order()) == len(found.nodes)
+
+
+class Long(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(2, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.fc(x)
+        for _ in range(100_000):
+            x = x.sin()
+        return x
+
+
+@pytest.mark.slow
+def test_an_execution_of_100_000_operations_is_followed_whole_and_can_be_freed() -> None:
+    found = tt.graph(Long(), torch.ones(1, 2))
+    assert sum(node.name == "sin" for node in found.nodes) == 100_000
+    assert len(found.picture().boxes) <= 60
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import torchtap as tt
 
 GIVES = "a backward gives it a gradient"
 PERHAPS = "whose own backward decides whether it gets a gradient"
 ZEROS = "a backward gives it zeros"
+HOOKED = "a backward gives it a gradient, which a hook on"
+RAISES = "a backward raises at"
 CUT = "is cut off"
 
 
@@ -113,6 +117,94 @@ def off(h: Tensor) -> Tensor:
     return out
 
 
+def inference(h: Tensor) -> Tensor:
+    with torch.inference_mode():
+        out = h * 2
+    return out.clone()
+
+
+def grad_again(h: Tensor) -> Tensor:
+    with torch.no_grad(), torch.enable_grad():
+        return h * 2
+
+
+def data_given(h: Tensor) -> Tensor:
+    out = torch.zeros(2, 4)
+    out.data = h.data
+    return out
+
+
+def data_copied_into(h: Tensor) -> Tensor:
+    out = torch.zeros(2, 4)
+    out.data.copy_(h)
+    return out
+
+
+def memory_set(h: Tensor) -> Tensor:
+    out = torch.zeros(2, 4)
+    with torch.no_grad():
+        out.set_(h)  # type: ignore[call-overload]
+    return out
+
+
+def view_without_grad(h: Tensor) -> Tensor:
+    with torch.no_grad():
+        flat = h.view(-1)
+    return flat.view(2, 4)
+
+
+def saved_and_loaded(h: Tensor) -> Tensor:
+    file = io.BytesIO()
+    torch.save(h.detach(), file)
+    file.seek(0)
+    loaded: Tensor = torch.load(file)
+    return loaded
+
+
+def tensor_hook(h: Tensor) -> Tensor:
+    h = h * 1
+    h.register_hook(torch.zeros_like)
+    return h
+
+
+def node_hook(h: Tensor) -> Tensor:
+    h = h * 1
+    assert h.grad_fn is not None
+    h.grad_fn.register_prehook(lambda grads: tuple(grad * 0 for grad in grads))
+    return h
+
+
+def retained(h: Tensor) -> Tensor:
+    h = h * 1
+    h.retain_grad()
+    return h
+
+
+def gradients(h: Tensor) -> Tensor:
+    (found,) = torch.autograd.grad(h.pow(3).sum(), h)
+    return found
+
+
+def gradients_with_a_graph(h: Tensor) -> Tensor:
+    (found,) = torch.autograd.grad(h.pow(3).sum(), h, create_graph=True)
+    return found
+
+
+class TwoResults(Double):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Any:
+        marked = x * 3
+        ctx.mark_non_differentiable(marked)
+        return x * 2, marked
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, *others: Tensor) -> Any:
+        return grad * 2
+
+
+inner = nn.Linear(4, 4)
+
+
 CASES: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
     "kept": (lambda h: h.relu() + 1, GIVES),
     "detach_": (detach_in_place, CUT),
@@ -139,9 +231,68 @@ CASES: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
     "sign": (lambda h: h.sign(), ZEROS),
     "straight through": (lambda h: h + (h.round() - h).detach(), GIVES),
     "fill_": (lambda h: (h * 1).fill_(2.0), ZEROS),
+    "inference mode": (inference, CUT),
+    "grad mode again": (grad_again, GIVES),
+    "detach": (lambda h: h.detach(), CUT),
+    "a leaf made of it": (lambda h: h.detach().requires_grad_(), CUT),
+    "requires_grad_(True) of a result": (lambda h: (h * 1).requires_grad_(), GIVES),
+    "data given to another": (data_given, CUT),
+    "data of another copied into": (data_copied_into, CUT),
+    "set_": (memory_set, CUT),
+    "a view under no_grad": (view_without_grad, CUT),
+    "nn.Parameter": (lambda h: nn.Parameter(h), CUT),
+    "torch.tensor": (lambda h: torch.tensor(h), CUT),
+    "new_tensor": (lambda h: h.new_tensor(h), CUT),
+    "as_tensor": (lambda h: torch.as_tensor(h), GIVES),
+    "item": (lambda h: torch.full((2, 4), h.sum().item()), CUT),
+    "float": (lambda h: torch.ones(2, 4) * float(h.sum()), CUT),
+    "numpy by force": (lambda h: torch.from_numpy(h.numpy(force=True)), CUT),
+    "dlpack": (lambda h: torch.utils.dlpack.from_dlpack(h.detach()), CUT),
+    "saved and loaded": (saved_and_loaded, CUT),
+    "indices of topk": (lambda h: h.topk(4).indices.float(), CUT),
+    "values of topk": (lambda h: h.topk(4).values, GIVES),
+    "argsort": (lambda h: h.argsort(1).float(), CUT),
+    "bucketize": (lambda h: torch.bucketize(h, torch.linspace(-1, 1, 5)).float(), CUT),
+    "where of a comparison": (lambda h: torch.where(h > 0, 1.0, 0.0), CUT),
+    "logical_and": (lambda h: torch.logical_and(h, h).float(), CUT),
+    "histc": (lambda h: torch.histc(h, 4).expand(2, 4), CUT),
+    "multinomial": (lambda h: torch.multinomial(h.softmax(1), 4).float(), CUT),
+    "sample": (lambda h: torch.distributions.Normal(h, 1.0).sample(), CUT),
+    "rsample": (lambda h: torch.distributions.Normal(h, 1.0).rsample(), GIVES),
+    "bernoulli": (lambda h: torch.bernoulli(h.sigmoid()), ZEROS),
+    "poisson": (lambda h: torch.poisson(h.abs()), ZEROS),
+    "normal": (lambda h: torch.normal(h, torch.ones(2, 4)), ZEROS),
+    "sgn": (lambda h: h.sgn(), ZEROS),
+    "floor": (lambda h: h.floor(), ZEROS),
+    "ceil": (lambda h: h.ceil(), ZEROS),
+    "trunc": (lambda h: h.trunc(), ZEROS),
+    "copysign": (lambda h: torch.copysign(torch.ones(2, 4), h), ZEROS),
+    "uniform_": (lambda h: (h * 1).uniform_(), ZEROS),
+    "frac": (lambda h: h.frac(), GIVES),
+    "remainder": (lambda h: h % 0.3, GIVES),
+    "floor division": (lambda h: h // 0.1, RAISES),
+    "heaviside": (lambda h: torch.heaviside(h, torch.zeros(())), RAISES),
+    "unique": (lambda h: h.unique().sum().expand(2, 4), RAISES),
+    "a result that is marked": (lambda h: TwoResults.apply(h)[1], CUT),
+    "a result beside one that is marked": (lambda h: TwoResults.apply(h)[0], PERHAPS),
+    "a reentrant checkpoint": (lambda h: checkpoint(torch.sin, h, use_reentrant=True), GIVES),
+    "a checkpoint": (lambda h: checkpoint(torch.sin, h, use_reentrant=False), GIVES),
+    "a checkpoint of a detached input": (
+        lambda h: checkpoint(inner, h.detach(), use_reentrant=True),
+        CUT,
+    ),
+    "a hook on a tensor": (tensor_hook, HOOKED),
+    "a hook on a node": (node_hook, HOOKED),
+    "retain_grad": (retained, GIVES),
+    "autograd.grad": (gradients, CUT),
+    "autograd.grad with a graph": (gradients_with_a_graph, GIVES),
+    "func.grad": (lambda h: torch.func.grad(lambda t: t.pow(3).sum())(h), GIVES),
+    "vmap": (lambda h: torch.vmap(lambda t: t * 2)(h), GIVES),
+    "a gumbel softmax": (lambda h: nn.functional.gumbel_softmax(h, hard=True), GIVES),
 }
 
 
+@pytest.mark.filterwarnings("ignore")  # PyTorch warns of some of the cuts.
 @pytest.mark.parametrize("autograd", [False, True])
 @pytest.mark.parametrize("case", CASES)
 def test_the_answer_is_what_a_backward_gives(case: str, autograd: bool) -> None:
@@ -149,10 +300,18 @@ def test_the_answer_is_what_a_backward_gives(case: str, autograd: bool) -> None:
     torch.manual_seed(0)
     model, x = Net(between), torch.rand(2, 4)
     said = tt.graph(model, x, autograd=autograd).why_no_grad("enc.weight")
+    assert answer in said
+    if answer == RAISES:
+        with pytest.raises((RuntimeError, NotImplementedError), match="not implemented"):
+            model(x).sum().backward()
+        return
     model(x).sum().backward()
     grad = model.enc.weight.grad
-    assert answer in said
-    if answer != PERHAPS:
+    if answer == GIVES:
+        assert HOOKED not in said
+    if answer == HOOKED:
+        assert grad is not None and not grad.any()
+    elif answer != PERHAPS:
         given = GIVES if grad is not None and bool(grad.any()) else CUT if grad is None else ZEROS
         assert given == answer
     if answer == CUT:  # The line of this file that cuts, or what runs there.
@@ -224,3 +383,28 @@ def test_blocks_that_each_return_or_take_one_more_tensor_are_folded_as_one(has_c
     found = tt.graph(Cached(), torch.ones(2, 4), cache=cache)
     root, _ = found._tree
     assert [part.times for part in root.children if part.call is not None] == [5]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("autograd", [False, True])
+@pytest.mark.parametrize("takes_cache", [False, True])
+def test_the_blocks_of_a_gpt2_with_a_cache_are_twelve(autograd: bool, takes_cache: bool) -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(
+        n_embd=32, n_layer=12, n_head=2, vocab_size=50, bos_token_id=0, eos_token_id=0
+    )
+    model, tokens = transformers.GPT2LMHeadModel(config).eval(), torch.zeros(1, 4, dtype=torch.long)
+    cache = None
+    if takes_cache:
+        with torch.no_grad():
+            cache = model(tokens).past_key_values
+    found = tt.graph(model, tokens, past_key_values=cache, autograd=autograd)
+    root, _ = found._tree
+    (times,) = {
+        part.times
+        for outer in root.children
+        for part in outer.children
+        if part.call is not None and part.call.path == "transformer.h.0"
+    }
+    assert times == 12
+    assert "h.0 to h.11" in found.mermaid(depth=1) or "x12" in found.mermaid(depth=1)

@@ -16,7 +16,7 @@ from models import relu_mlp, rows
 from torch import Tensor, nn
 
 import torchtap as tt
-from torchtap.hooks.module_hook import WATCH_AFTER, ModuleHook
+from torchtap.hooks.module_hook import OWN_HOOKS, WATCH_AFTER
 
 
 def every_other(step: int) -> bool:
@@ -73,11 +73,27 @@ def test_a_watch_that_is_closed_while_its_hooks_rest_leaves_nothing(end: str) ->
     assert not any(tables(model)) and not any(map(vars, tables(model)))
 
 
+def test_another_watch_that_is_opened_while_the_hooks_rest_keeps_its_own() -> None:
+    model = relu_mlp()
+    resting = tt.watch(model, "*:output", every=every_other)
+    resting.step()
+    other = tt.watch(model, "*:output")
+    model(rows())
+    other.step()
+    resting.step()
+    model(rows())
+    resting.close()
+    other.close()
+    assert resting.run.steps == [2] and other.run.steps == [0, 1]
+    assert len(resting.run) == len(list(model.modules())) == len(other.run) / 2
+    assert not any(tables(model)) and not any(map(vars, tables(model)))
+
+
 def order_of(model: nn.Module) -> list[str]:
     """Names of the hooks on the first module, in their order."""
     names = {doubled: "doubled"}
     return [
-        hook.role if isinstance(hook, ModuleHook) else names.get(hook, getattr(hook, "name", ""))
+        hook.role if isinstance(hook, OWN_HOOKS) else names.get(hook, getattr(hook, "name", ""))
         for hook in model[0]._forward_hooks.values()
     ]
 

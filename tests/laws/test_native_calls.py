@@ -95,6 +95,57 @@ def assert_equal(
     assert natively == python
 
 
+def assert_kept_equal(
+    monkeypatch: pytest.MonkeyPatch,
+    build: Callable[[], nn.Module],
+    program: Program,
+    make_sink: Callable[[list[tt.Record]], Any],
+) -> None:
+    """Assert that both ways make the same records, in the same order."""
+    found = []
+    for way in ("0", "1"):
+        monkeypatch.setenv("TORCHTAP_NATIVE", way)
+        kept: list[tt.Record] = []
+        rows: list[Any] = []
+        model = build()
+        with fixed_seed(), tt.watch(model, WHERE, to=make_sink(kept)) as w:
+            for _ in range(NUM_STEPS):
+                program(model, w)
+                rows += [as_row(one) for one in kept]
+                kept.clear()
+                w.step()
+            found.append((rows, tallies(w), [repr(one) for one in w.absent]))
+    python, natively = found
+    assert len(python[0]) > 0
+    assert natively == python
+
+
+def as_row(record: tt.Record) -> tuple[Any, ...]:
+    """A record with its value as bytes, and how it was kept."""
+    kept = record.kept
+    how = record.version, kept.requires_grad, kept._is_view(), kept.data_ptr() != 0
+    value = None if record.overwritten else kept.detach().float().numpy().tobytes()
+    return (*record[:-2], how, tuple(kept.shape), kept.dtype, value)
+
+
+class Borrowing:
+    """A sink that keeps no value, so that values need no copy."""
+
+    keeps = False
+
+    def __init__(self, kept: list[tt.Record]) -> None:
+        self.kept = kept
+
+    def take(self, record: tt.Record) -> None:
+        self.kept.append(record._replace(kept=record.kept.detach().clone()))
+
+    def close_step(self, step: int) -> None:
+        """It has no steps."""
+
+    def close(self) -> None:
+        """It has no end."""
+
+
 def train(model: nn.Module, *args: Any, **kwargs: Any) -> None:
     default_loss(model(*args, **kwargs)).backward()
     model.zero_grad()
@@ -124,10 +175,11 @@ def gpt() -> nn.Module:
     return TinyGPT(layers=2)
 
 
-def test_most_calls_of_a_training_are_taken_natively() -> None:
+@pytest.mark.parametrize("make_sink", [tt.Stats, tt.Memory])
+def test_most_calls_of_a_training_are_taken_natively(make_sink: Callable[[], Any]) -> None:
     """Else the rest of this file would compare Python with itself."""
     model, seen = gpt(), list[Any]()
-    with tt.watch(model, WHERE, to=tt.Stats()) as w:
+    with tt.watch(model, WHERE, to=make_sink()) as w:
         hooks: list[Any] = [h for m in model.modules() for h in m._forward_hooks.values()]
         for _ in range(2):
             train(model, TOKENS)
@@ -246,24 +298,78 @@ def in_threads(model: nn.Module, w: tt.Watch) -> None:
         thread.join()
 
 
+def gradients_given(model: nn.Module, w: tt.Watch) -> None:
+    y = model(image())
+    given = torch.ones_like(y)
+    y.backward(given)
+    given.zero_()
+
+
+PROGRAMS = [
+    shapes_vary,
+    channels_last,
+    dtypes_vary,
+    backward_twice,
+    paused,
+    evaluated,
+    edited,
+    second_order,
+    batched,
+    transformed,
+    late,
+    in_threads,
+    gradients_given,
+]
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 @pytest.mark.parametrize(
-    "program",
-    [
-        shapes_vary,
-        channels_last,
-        dtypes_vary,
-        backward_twice,
-        paused,
-        evaluated,
-        edited,
-        second_order,
-        batched,
-        transformed,
-        late,
-        in_threads,
-    ],
-    ids=lambda program: program.__name__,
+    "make_sink", [lambda kept: kept.append, Borrowing], ids=["kept", "borrowed"]
 )
+def test_values_of_a_program_are_kept_the_same(
+    program: Program,
+    make_sink: Callable[[list[tt.Record]], Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert_kept_equal(monkeypatch, conv, program, make_sink)
+
+
+@pytest.mark.parametrize("make_sink", [lambda kept: kept.append, Borrowing])
+def test_values_of_views_that_are_overwritten_are_kept_the_same(
+    make_sink: Callable[[list[tt.Record]], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def program(model: nn.Module, w: tt.Watch) -> None:
+        model(torch.ones(4, 5, 8)).sum().backward()
+
+    assert_kept_equal(monkeypatch, views_overwritten, program, make_sink)
+
+
+@pytest.mark.parametrize(
+    "make_sink", [lambda kept: kept.append, Borrowing], ids=["kept", "borrowed"]
+)
+def test_memory_of_the_caller_and_of_the_model_is_kept_the_same(
+    make_sink: Callable[[list[tt.Record]], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model returns the argument itself, written into, or a view of a weight."""
+
+    def forward(m: Any, x: torch.Tensor, *, own: bool) -> torch.Tensor:
+        result: torch.Tensor = m.inner.weight.view(-1) if own else x.mul_(2)
+        return result
+
+    def program(model: nn.Module, w: tt.Watch) -> None:
+        for own in (False, True, False):
+            x = torch.ones(2, 3, requires_grad=True) * 1
+            model(x, own=own).sum().backward()
+            x.detach().zero_()
+
+    def build() -> nn.Module:
+        torch.manual_seed(0)
+        return Net(forward, inner=nn.Linear(3, 3))
+
+    assert_kept_equal(monkeypatch, build, program, make_sink)
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 def test_a_program_that_is_not_plain_leaves_the_same(
     program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -253,6 +253,26 @@ def test_every_float16_and_bfloat16() -> None:
         assert np.array_equal(histogram.numpy(), expected_bins(tensor))
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_halves_are_measured_alike_where_they_lie_and_converted(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    tiny = torch.finfo(dtype).tiny
+    for numel in (1, 15, 16, 17, 31, 33, 4095, 4096, 4097, 9000):
+        normal = torch.randn(numel)
+        odd = torch.where(torch.rand(numel) < 0.1, torch.tensor(math.nan), normal / 0)
+        cases = [normal, -normal.abs(), normal.relu(), 500 + normal, tiny * normal, odd, 0 * normal]
+        for tensor in (case.to(dtype) for case in cases):
+            # A histogram is made of floats, so each element is converted first.
+            converted = measured(tensor, histogram=torch.zeros(NUM_BINS, dtype=torch.int64))
+            found = measured(tensor)
+            assert [found[name] for name in COUNTS] == [converted[name] for name in COUNTS]
+            for name in ("mean", "m2", "l1", "sum_squares"):
+                scale = math.sqrt(converted["sum_squares"] / numel) if name == "mean" else 0
+                assert math.isclose(
+                    found[name], converted[name], rel_tol=1e-9, abs_tol=1e-12 * scale
+                ), name
+
+
 def test_every_bin_boundary_of_float32() -> None:
     edges = (torch.arange(1 << 13, dtype=torch.int64) << 19).to(torch.int32)
     tensor = torch.cat([edges, edges + 1, edges - 1]).view(torch.float32)

@@ -21,6 +21,7 @@ from models import DigitsCNN, TinyGPT, resnet18, scaled_step, seeded
 from torch import Tensor, nn
 
 import torchtap as tt
+from torchtap.stats.kernels import native
 from torchtap.stats.statistics import NUMBERS
 from torchtap.testing import Specimen, default_loss, zoo
 
@@ -1064,9 +1065,12 @@ def quick_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tt.Stats, "_take_carefully", take)
 
 
+needs_the_binary = pytest.mark.skipif(not native.available(), reason="needs the compiled kernel")
+
 SCALES = (1.0, 1e-42, 0.0, 3e30, math.nan)
 
 
+@needs_the_binary
 @pytest.mark.parametrize("exact", [True, False], ids=["exact", "sampled"])
 @pytest.mark.parametrize("reads", [False, True], ids=["", "read in between"])
 def test_a_gradient_that_accumulates_is_measured_as_with_care(
@@ -1106,6 +1110,7 @@ def test_a_gradient_that_accumulates_is_measured_as_with_care(
             assert run.stats(site, step="all").num_tensors == len(SCALES)
 
 
+@needs_the_binary
 def test_parameters_and_their_updates_are_measured_the_quick_way(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

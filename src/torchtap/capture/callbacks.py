@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from torchtap.capture.copy_policy import CopyPolicy
 from torchtap.capture.gradient_ports import Gradients
 from torchtap.capture.value_ports import Values
 from torchtap.core.record import Record
@@ -21,7 +22,7 @@ from torchtap.core.torch_private import (
 )
 from torchtap.hooks.hook_order import ROLE_OF_WATCH
 from torchtap.hooks.module_hook import VALUES, Keywords, TapHook, keep_dynamo_out
-from torchtap.hooks.tap import Tap
+from torchtap.hooks.tap import SiteState, Tap
 from torchtap.hooks.tap_follower import Countable, TapFollower
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class Listener(Countable, Protocol):
     step: int
     busy: set[int]
     hooks: TapFollower[Any]
+    copy_policy: CopyPolicy
     values: Values
     gradients: Gradients
     emit: Callable[[Record], None]
@@ -125,16 +127,16 @@ class PostForward(TapHook[Listener]):
         engine = self.owner
         if not engine.recording:
             return
-        tap, state = self.tap, self.tap.plain_output
-        if (
-            self.has_frame
-            or engine.busy
-            or not is_of_plain_training(output)
-            or (state is not None and state.copies is not False)
-        ):
+        tap, state, kept = self.tap, self.tap.plain_output, None
+        if self.has_frame or engine.busy or not is_of_plain_training(output):
             self._leave(args, kwargs, output)
             return
         is_view = output._is_view()
+        if state is not None and state.copies is None:
+            kept = None if is_view else self._kept_first(state, output)
+            if kept is None:
+                self._leave(args, kwargs, output)
+                return
         # Any code that holds a view can write through it; the end of a call around it is the last
         # chance to see that.
         if is_view and not engine.hooks.running.stack:
@@ -146,10 +148,17 @@ class PostForward(TapHook[Listener]):
         # No numbering by memory: in plain training no checkpoint runs this call again.
         call = next(tap.call_numbers)
         if state is not None:
-            engine.values.take_plain(state, output, call)
+            engine.values.take_plain(state, output, call, kept)
         state_of_gradient = tap.plain_gradient
         if state_of_gradient is not None:
             engine.gradients.expect_plain(state_of_gradient, output, call, is_view=is_view)
+
+    def _kept_first(self, state: SiteState, output: Tensor) -> Tensor | None:
+        """Return a copy of the first output; ``None`` where it takes more care to keep it."""
+        frames = self.owner.hooks.running.stack
+        if not frames:
+            return None  # Nothing tells what the caller passed in.
+        return self.owner.copy_policy.keep_first(state, output, frames[-1].foreign)
 
     def _leave(self, args: tuple[Any, ...], kwargs: Any, output: Any) -> None:
         if type(kwargs) is not dict:  # See ``Keywords``.

@@ -22,9 +22,13 @@ from torch import Tensor, nn
 
 from torchtap.capture.callbacks import Begin, Listener, PostForward, PreForward
 from torchtap.capture.evaluation import Evaluations
+from torchtap.capture.graph_reasons import IN_TRANSFORM
+from torchtap.core.after_import import after_import
 from torchtap.core.inference_mode import outside_inference_mode
 from torchtap.core.record import EVAL, FORWARD, UNVERSIONED, Record
 from torchtap.core.torch_private import (
+    DYNAMO,
+    imported_dynamo,
     is_backward_compiled,
     keep_operator_in_order,
     transform_running,
@@ -38,18 +42,6 @@ from torchtap.hooks.tap_follower import CallCounter
 if TYPE_CHECKING:
     from torchtap.core.plan import Filter
 
-NOT_IN_GRAPHS = {
-    "grad_input": (
-        "inside torch.compile there are no autograd nodes that grad_input could be taken from; "
-        "watch the grad_output of the module before"
-    ),
-    "saved": (
-        "inside torch.compile there are no autograd nodes of one module that would keep anything: "
-        "a compiled graph keeps its tensors as a whole"
-    ),
-}
-"""Ports that are not available for a module inside a compiled graph, and why."""
-IN_TRANSFORM = "it ran inside a torch.func transform, where tensors stand for others"
 IN_COMPILED_AUTOGRAD = (
     "compiled autograd is on, which traces the backward of a compiled graph once more and cannot "
     "have hooks inside of it: turn it off (torch._dynamo.config.compiled_autograd = False)"
@@ -177,13 +169,20 @@ class Part:
 
 
 class CompilableBegin(Begin):
-    """Forward pre-hook that can be traced."""
+    """Forward pre-hook that can be traced.
+
+    Attributes:
+        part: of this hook in compiled graphs, made by :meth:`prepare`.
+    """
 
     __slots__ = ("part",)
 
-    def __init__(self, owner: GraphListener, tap: Tap) -> None:
-        super().__init__(owner, tap)
-        self.part = Part(owner, tap, tells=True)
+    owner: GraphListener
+    part: Part
+
+    def prepare(self) -> None:
+        """Make the part, before anything is traced."""
+        self.part = Part(self.owner, self.tap, tells=True)
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         if not torch.compiler.is_compiling():
@@ -193,15 +192,22 @@ class CompilableBegin(Begin):
 
 
 class CompilablePreForward(PreForward):
-    """Forward pre-hook that can be traced."""
+    """Forward pre-hook that can be traced. See :class:`CompilableBegin`."""
 
     __slots__ = ("is_root", "part")
 
+    owner: GraphListener
+    part: Part
+
     def __init__(self, owner: GraphListener, tap: Tap) -> None:
         super().__init__(owner, tap)
-        is_told = not tap.filters.keys().isdisjoint(("input", "output", "grad_output"))
         self.is_root = tap is owner.hooks.root
-        self.part = Part(owner, tap, tells=bool(tap.filters) and not is_told)
+
+    def prepare(self) -> None:
+        """Make the part, before anything is traced."""
+        ports = self.tap.filters.keys()
+        is_told = not ports.isdisjoint(("input", "output", "grad_output"))
+        self.part = Part(self.owner, self.tap, tells=bool(ports) and not is_told)
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: Keywords = None) -> None:
         if not self.owner.recording:
@@ -235,14 +241,20 @@ class CompilableCallCounter(CallCounter):
 
 
 class CompilablePostForward(PostForward):
-    """Forward hook that can be traced."""
+    """Forward hook that can be traced. See :class:`CompilableBegin`."""
 
     __slots__ = ("is_root", "part")
+
+    owner: GraphListener
+    part: Part
 
     def __init__(self, owner: GraphListener, tap: Tap, *, has_frame: bool) -> None:
         super().__init__(owner, tap, has_frame=has_frame)
         self.is_root = tap is owner.hooks.root
-        self.part = Part(owner, tap, tells=False)
+
+    def prepare(self) -> None:
+        """Make the part, before anything is traced."""
+        self.part = Part(self.owner, self.tap, tells=False)
 
     def __call__(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: Any, output: Any = None
@@ -256,6 +268,48 @@ class CompilablePostForward(PostForward):
             _pass_over(self.part, "output", unseen)
             if self.is_root:
                 _tell(self.part, _LEAVES)
+
+
+KINDS = (CompilablePreForward, CompilablePostForward, CompilableCallCounter, CompilableBegin)
+
+
+class TraceableHooks:
+    """The hooks of one engine that can be traced. Their parts are made once there is a compiler.
+
+    A ticket is a tensor, which takes as long as all else of a hook, and most programs have none.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: list[CompilableBegin | CompilablePreForward | CompilablePostForward] = []
+        _all_hooks.add(self)
+
+    def add(self, hook: Begin | PreForward | PostForward) -> None:
+        """Add a hook before it is put on a module, if it is of those that can be traced."""
+        if isinstance(hook, CompilableBegin | CompilablePreForward | CompilablePostForward):
+            self._waiting.append(hook)
+            if imported_dynamo() is not None:
+                self.prepare()
+
+    def prepare(self) -> None:
+        """Make the parts of all hooks that have none."""
+        while self._waiting:
+            self._waiting.pop().prepare()
+
+    def release(self) -> None:
+        """Forget them."""
+        self._waiting.clear()
+
+
+_all_hooks: weakref.WeakSet[TraceableHooks] = weakref.WeakSet()
+
+
+def _prepare_all() -> None:
+    """The compiler was imported, and has traced nothing yet."""
+    for hooks in list(_all_hooks):
+        hooks.prepare()
+
+
+after_import(DYNAMO, _prepare_all)
 
 
 def _can_leave_behind(part: Part) -> bool:

@@ -40,6 +40,7 @@ class CopyPolicy:
         self.copy = copy
         self._witnesses: list[tuple[SiteState, Tensor, int]] = []
         self._known: list[SiteState] = []
+        self._empty: dict[tuple[torch.dtype, torch.device], Tensor] = {}
 
     def keep(self, state: SiteState, tensor: Tensor, foreign: Container[int] = ()) -> Kept:
         """Keep a tensor of any kind.
@@ -69,9 +70,36 @@ class CopyPolicy:
         alias = tensor if is_own_gradient else tensor.detach()
         return alias, alias._version, labels
 
+    def keep_first(
+        self, state: SiteState, tensor: Tensor, foreign: Container[int]
+    ) -> Tensor | None:
+        """Copy the first value of a site, made by an operation: ``keep`` in short.
+
+        Args:
+            state: where it was seen.
+            tensor: a plain one, and no view.
+            foreign: see :meth:`keep`.
+
+        Returns:
+            a copy, or ``None`` where :meth:`keep` has to decide.
+        """
+        is_new = self.copy == "auto" and state.copies is None
+        if not is_new or tensor.layout is not torch.strided or tensor.is_nested:
+            return None
+        if tensor.untyped_storage()._cdata in foreign:
+            return None
+        alias = tensor.detach()
+        try:
+            copied = alias.clone()
+        except RuntimeError:  # No memory is left, for instance.
+            return None
+        self._watch_out(state, alias)
+        return copied
+
     def _must_copy(self, state: SiteState, tensor: Tensor, foreign: Container[int]) -> bool:
         if self.copy != "auto":
-            return self.copy == "always"
+            state.copies = self.copy == "always"
+            return state.copies
         if type(tensor) is not Tensor or tensor.layout is not torch.strided or tensor.is_nested:
             return True  # No storage to tell who shares it.
         if tensor.requires_grad and tensor.grad_fn is None and not state.site.is_gradient:
@@ -81,18 +109,23 @@ class CopyPolicy:
         if tensor.untyped_storage()._cdata in foreign:
             return True
         if state.copies is None:
-            self._watch_out(state, tensor)
+            self._watch_out(state, tensor.detach())
             return True
         return state.copies
 
-    def _watch_out(self, state: SiteState, tensor: Tensor) -> None:
-        """Keep the version counter of ``tensor``, which counts later writes, but no memory."""
-        witness = tensor.detach()
+    def _watch_out(self, state: SiteState, witness: Tensor) -> None:
+        """Keep the version counter of an alias, which counts later writes, but no memory."""
         version = witness._version
         # Setting ``data`` exchanges sizes and storage, and leaves the version counter: so the
         # emptied witness still counts writes into the tensor, and keeps none of its memory.
-        witness.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        witness.data = self._nothing_like(witness)
         self._witnesses.append((state, witness, version))
+
+    def _nothing_like(self, tensor: Tensor) -> Tensor:
+        kind = tensor.dtype, tensor.device
+        if kind not in self._empty:
+            self._empty[kind] = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        return self._empty[kind]
 
     def learn(self) -> None:
         """Conclude from the pass that has ended."""

@@ -10,7 +10,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -26,7 +26,9 @@ from torchtap.hooks.tap import Meter
 from torchtap.runs.about import About
 from torchtap.runs.memory import Memory
 from torchtap.runs.records import LiveRecords
-from torchtap.stats.series import Series
+
+if TYPE_CHECKING:
+    from torchtap.stats.series import Series
 
 _used: weakref.WeakSet[Any] = weakref.WeakSet()
 
@@ -44,12 +46,11 @@ def _note_use(sink: Sink) -> bool:
 class _Function:
     """A plain callable as a sink."""
 
+    skips_steps = True
+
     def __init__(self, function: Callable[[Record], object]) -> None:
         self.function = function
-
-    def take(self, record: Record) -> None:
-        """Call the function."""
-        self.function(record)
+        self.take: Callable[..., Any] = function
 
     def close_step(self, step: int) -> None:
         """A function has no steps."""
@@ -158,12 +159,12 @@ class SinkCaller:
 
     def each(self, action: Callable[[Sink], object], where: str) -> None:
         """Do something with each sink; ``where`` says in its error when that was."""
-        for sink in list(self._alive):
-            try:
-                with outside_inference_mode():
+        with outside_inference_mode():
+            for sink in list(self._alive):
+                try:
                     action(sink)
-            except Exception as error:  # noqa: BLE001 - as in take
-                self._disable(sink, error, where)
+                except Exception as error:  # noqa: BLE001 - as in take
+                    self._disable(sink, error, where)
 
     def add(self, sink: Sink) -> Callable[[], None]:
         """Add a sink that takes no records, behind the others; call the result to take it off."""
@@ -173,6 +174,13 @@ class SinkCaller:
             self._alive = [other for other in self._alive if other is not sink]
 
         return remove
+
+    @property
+    def skips_steps(self) -> bool:
+        """Return whether no sink need be told of a step of which nothing was recorded."""
+        if self._unraised is not None:
+            return False
+        return all(getattr(sink, "skips_steps", False) for sink in self._alive)
 
     def raise_new(self) -> None:
         """Raise what a sink raised since the last time."""
@@ -294,8 +302,15 @@ class SinkDispatch:
         """Call a function after the sinks at the end of each step, until the result is called."""
         return self._caller.add(_AfterStep(function))
 
-    def close_step(self, step: int) -> None:
-        """Tell the sinks, then raise what one of them raised since the last time."""
+    def close_step(self, step: int, *, is_empty: bool = False) -> None:
+        """Tell the sinks, then raise what one of them raised since the last time.
+
+        Args:
+            step: that ends.
+            is_empty: nothing was recorded of it, nor will be of the next: sinks may skip it.
+        """
+        if is_empty and self._caller.skips_steps:
+            return
         self._caller.each(lambda sink: sink.close_step(step), f"at the end of step {step}")
         self._caller.raise_new()
 

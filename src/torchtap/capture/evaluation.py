@@ -106,8 +106,8 @@ class Evaluations:
 
     def end_step(self, step: int) -> None:
         """End the step, and note which of its evaluations came too early to be told."""
-        self.end()
-        self.end_graph()  # It may have raised.
+        self._busy.discard(-threading.get_ident())
+        self._graph.phase = ""  # It may have raised.
         for tap, number in self._early.items():
             if tap.has_trained:
                 self.mixed[tap.path] = step, number

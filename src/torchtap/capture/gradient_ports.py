@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchtap.capture.copy_policy import CopyPolicy
+from torchtap.capture.copy_policy import ALIAS, CopyPolicy
 from torchtap.capture.pending_gradient import PendingGradient, add_boundary_gradients
 from torchtap.capture.plain_calls import new_gradients
+from torchtap.core.inference_mode import normal_copy
 from torchtap.core.no_grad import BATCHED, why_no_grad
-from torchtap.core.record import FORWARD, Record, new_record
+from torchtap.core.record import FORWARD, UNVERSIONED, Record, new_record
 from torchtap.core.torch_frames import adds_to_buffers
 from torchtap.core.torch_private import (
     current_task,
@@ -21,6 +22,7 @@ from torchtap.core.torch_private import (
     is_of_transform,
     sequence_number,
 )
+from torchtap.core.weak_method import weakly
 from torchtap.hooks.backwards import Backwards
 from torchtap.hooks.calls import Call
 from torchtap.hooks.checkpoint_calls import is_graph_discarded
@@ -121,9 +123,11 @@ class Gradients:
         self._copy_policy = copy_policy
         self._emit = emit
         self._grad_input = grad_input
-        self.views: FollowedViews[PendingGradient] = FollowedViews(self.hold)
-        self.on_tensors = TensorHooks(self._is_ours)
-        self.plain = new_gradients(self) if native.takes_calls() else None
+        self.views: FollowedViews[PendingGradient] = FollowedViews(weakly(self.hold))
+        self.on_tensors = TensorHooks(weakly(self._is_ours))
+        borrows = copy_policy.copy == ALIAS
+        is_native = native.takes_calls()
+        self.plain = new_gradients(self, emit, borrows=borrows) if is_native else None
         self._leaves: list[Any] = []
         self._handles: list[Any] = []
         self._prune_at = 1024
@@ -156,13 +160,12 @@ class Gradients:
         # Asked before the value is kept: in its first backward it looks for the caller's gradients.
         number = self.backwards.number()
         given = self.backwards.given
-        if (
-            state.copies is False
-            and type(gradient) is Tensor
-            and not gradient.requires_grad
-            and not given
-        ):
-            kept, version = gradient, gradient._version  # What keep() does, in short.
+        is_plain = type(gradient) is Tensor and not gradient.requires_grad
+        # What keep() does, in short.
+        if is_plain and state.copies is False and not given:
+            kept, version = gradient, gradient._version
+        elif is_plain and state.copies:
+            kept, version = normal_copy(gradient), UNVERSIONED
         else:
             kept, version, part = self._copy_policy.keep(state, gradient, given)
             labels += part
@@ -395,7 +398,8 @@ class Gradients:
         self.on_tensors.prune()
         # The table of hooks belongs to its tensor or node, and the handle refers to it weakly: with
         # the table gone, the graph was freed.
-        self._handles = [h for h in self._handles if h.hooks_dict_ref() is not None]
+        if self._handles:
+            self._handles = [h for h in self._handles if h.hooks_dict_ref() is not None]
         # Twice what is alive, so that pruning costs a constant share of hooking, however long a
         # graph lives.
         self._prune_at = 1024 + 2 * (len(self.on_tensors.tables) + len(self._handles))

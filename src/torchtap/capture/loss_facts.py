@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +12,11 @@ from torch import Tensor
 
 from torchtap.capture.gradient_ports import Gradients
 from torchtap.capture.loss_graph import Operation, number_of, operations_between
-from torchtap.capture.target_agreement import agreement, share_among, told_targets
+from torchtap.capture.target_agreement import judge, share_among
 from torchtap.capture.training_facts import TrainingFacts
 from torchtap.core.no_grad import is_batched
 from torchtap.core.torch_private import current_task
+from torchtap.core.tree import Leaf, argument_leaves
 from torchtap.hooks.backwards import root_of_backward
 from torchtap.hooks.tap import GradHook
 
@@ -117,8 +118,16 @@ class LossFacts:
             return False
         return len(self._rows.get(step, ())) < _MOST_STEPS
 
+    def expect_at(
+        self, step: int, returned: list[Leaf], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> None:
+        """A forward of the model ended: look at its loss, if the step is looked at."""
+        if self.looks_at(step):
+            given = [tensor for _, tensor in argument_leaves(args, kwargs)]
+            self.expect([tensor for _, tensor in returned], given, step)
+
     def expect(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], step: int) -> None:
-        """A forward of the model ended: look when the gradients of its outputs arrive."""
+        """Look when the gradients of outputs arrive."""
         used = [one for one in outputs if type(one) is Tensor and one.grad_fn is not None]
         # By number: a hook that held the nodes would keep their graph, and itself, alive.
         ends = frozenset(number_of(one.grad_fn) for one in used)
@@ -164,23 +173,24 @@ class LossFacts:
         square = float(torch.linalg.vector_norm(gradient)) ** 2
         is_there = 0 < square < math.inf
         self._look_for_square(seen.values if returned.is_alone else None, square, gradient.numel())
-        gradient = gradient[: len(output)] if output.ndim else gradient
-        told = None
+        if gradient.shape != output.shape and output.ndim:
+            gradient = gradient[: len(output)]
+        judged = None
         # Once a few looks told a squared error, no other loss is tried, until it is disproved.
         if is_there and not (self._may_be_squared and self._num_squared >= _LOOKS):
-            told = told_targets(output, gradient)
-        if told is None and is_there and self._may_be_squared and seen.values is not None:
+            judged = judge(output, gradient)
+        if judged is None and is_there and self._may_be_squared and seen.values is not None:
             # The gradient of ``a sum(e^2)`` is ``2 a e``.
-            told = told_targets(output, gradient, 2 * seen.values / square)
+            judged = judge(output, gradient, 2 * seen.values / square)
             seen.is_by_square = True
             self._num_squared += 1
-        if told is not None:
-            seen.agreement = agreement(told)
-            seen.copied = share_among(told, returned.inputs)
+        if judged is not None:
+            seen.agreement = judged.agreement
+            if judged.agreement is not None:
+                seen.copied = share_among(judged.labels, returned.inputs)
             if seen.is_by_square:
-                lowest, highest = told.targets.aminmax()
-                seen.lowest, seen.highest = float(lowest), float(highest)
-        if told is None and returned.is_alone and output.ndim > 1 and output.numel():
+                seen.lowest, seen.highest = judged.lowest, judged.highest
+        if judged is None and returned.is_alone and output.ndim > 1 and output.numel():
             away = output.float() - output.float().mean(0)
             seen.deviation = float(torch.linalg.vector_norm(away)) / math.sqrt(output.numel())
             size = float(torch.linalg.vector_norm(output.float()))

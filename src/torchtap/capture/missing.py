@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from torch import nn
 
-from torchtap.capture.compiled import NOT_IN_GRAPHS
+from torchtap.capture.graph_reasons import NOT_IN_GRAPHS
 from torchtap.core.absence import Absence, Absences
 from torchtap.core.errors import SiteError
-from torchtap.core.module_paths import every_module
 from torchtap.core.plan import Plan
 from torchtap.core.ports import FLOW_PORTS, STATE_PORTS
 from torchtap.core.site import Site
@@ -265,6 +264,6 @@ def _why_missing(state: SiteState) -> str | None:
     return state.site.kind.why_never
 
 
-def is_compiled(model: nn.Module) -> bool:
-    """Return whether the model, or a part of it, was compiled."""
-    return any(is_compiled_module(module) for module in every_module(model))
+def is_compiled(modules: Iterable[nn.Module]) -> bool:
+    """Return whether any of the modules of a model was compiled."""
+    return imported_dynamo() is not None and any(map(is_compiled_module, modules))

@@ -8,6 +8,7 @@ tallies in the same objects. Whatever else is called goes on to them before anyt
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
@@ -16,8 +17,11 @@ from torch import Tensor
 
 from torchtap.capture.pending_gradient import PendingGradient
 from torchtap.core.after_import import after_import
+from torchtap.core.record import FORWARD, Record
 from torchtap.core.torch_private import (
     current_task,
+    is_legacy_batched,
+    is_of_transform,
     sequence_number,
     top_saved_hooks,
     tracing_state,
@@ -26,7 +30,7 @@ from torchtap.core.torch_private import (
 from torchtap.hooks.call_numbers import StepCounter
 from torchtap.hooks.followed_views import FollowedView, ViewState
 from torchtap.hooks.module_hook import NativeHook, NativePreHook
-from torchtap.hooks.tap import GradHook, SiteState
+from torchtap.hooks.tap import GradHook, Meter, SiteState, no_meter
 from torchtap.stats.kernels import native
 
 if TYPE_CHECKING:
@@ -43,8 +47,14 @@ def new_step_counter() -> StepCounter:
     return cast(StepCounter, native.kernel().StepCounter())
 
 
-def new_gradients(gradients: Gradients) -> Any:
-    """Make what takes plain gradients natively, for one that takes all others."""
+def new_gradients(gradients: Gradients, emit: Callable[[Record], None], *, borrows: bool) -> Any:
+    """Make what takes plain gradients natively, for one that takes all others.
+
+    Args:
+        gradients: that one.
+        emit: takes each record.
+        borrows: whether sinks have read a value when they return.
+    """
     _bind()
 
     def resume(
@@ -65,22 +75,33 @@ def new_gradients(gradients: Gradients) -> Any:
         handle = FollowedView(view, pending, None, first, pending.views[0]).repair()
         return None if handle is None else (pending, handle)
 
-    on_tensors = gradients.on_tensors
+    on_tensors, backwards = gradients.on_tensors, gradients.backwards
     inside = gradients.views.inside
     return native.kernel().Gradients(
-        gradients, on_tensors.tables, on_tensors.join, inside, resume, repair
+        gradients,
+        on_tensors.tables,
+        on_tensors.join,
+        inside,
+        resume,
+        repair,
+        emit,
+        backwards,
+        backwards.numbers,
+        borrows,
     )
 
 
 def plainly(hook: PostForward, listener: Listener) -> PostForward | NativeHook:
-    """Return a hook that takes plain calls natively in front of another, or that one alone."""
+    """Return a hook that takes plain calls natively in front of another, or that one alone.
+
+    Calls with a frame are followed by Python, and their tap is told how to take a plain output.
+    """
     tap, gradients = hook.tap, listener.gradients.plain
-    if hook.has_frame or gradients is None:
+    if gradients is None:
         return hook
     states = [state for state in (tap.plain_output, tap.plain_gradient) if state is not None]
-    # Only a native meter is called without Python; with any other nothing would be won.
-    is_metered = states and all(isinstance(one.meter, native.kernel().Meter) for one in states)
-    if not is_metered:
+    # Any other meter is Python, and nothing would be won.
+    if not states or not all(_is_native(one.meter) for one in states):
         return hook
     # Handed over as objects: what C notes and what Python notes of later calls is in the same
     # place.
@@ -95,7 +116,10 @@ def plainly(hook: PostForward, listener: Listener) -> PostForward | NativeHook:
         tap.plain_gradient,
         gradients,
     )
-    return NativeHook(native.kernel().leave, leaving, hook)
+    if not hook.has_frame:
+        return NativeHook(native.kernel().leave, leaving, hook)
+    tap.take_plain = leaving.take
+    return hook
 
 
 def counted_plainly(
@@ -105,6 +129,11 @@ def counted_plainly(
     if not isinstance(leave, NativeHook):
         return counter
     return NativePreHook(native.kernel().enter, leave.args[0], counter)
+
+
+def _is_native(meter: Meter) -> bool:
+    """Return whether the native code measures with this meter, or makes a record for it."""
+    return meter is no_meter or isinstance(meter, native.kernel().Meter)
 
 
 @cache
@@ -119,6 +148,11 @@ def _bind() -> None:
         Tensor.detach,
         GradHook,
         OrderedDict,
+        no_meter,
+        Record,
+        FORWARD,
+        is_legacy_batched,
+        is_of_transform,
     )
     after_import("torch._dynamo", _trace_the_hook)
 

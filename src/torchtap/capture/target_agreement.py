@@ -3,13 +3,31 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from torchtap.stats.kernels import native
+
 _EXACT = 1e-4
+
+
+class Judged(NamedTuple):
+    """How far outputs agree with targets, and the targets that inputs may hold.
+
+    Attributes:
+        agreement: see :func:`agreement`.
+        labels: as of :class:`Told`.
+        lowest: number among the targets.
+        highest: likewise.
+    """
+
+    agreement: float | None
+    labels: Tensor | None
+    lowest: float
+    highest: float
 
 
 class Told(NamedTuple):
@@ -25,6 +43,36 @@ class Told(NamedTuple):
     outputs: Tensor
     targets: Tensor
     labels: Tensor | None
+
+
+def judge(output: Tensor, gradient: Tensor, factor: float | None = None) -> Judged | None:
+    """Return how far an output agrees with the targets; arguments of :func:`told_targets`."""
+    found = _judge_natively(output, gradient, factor)
+    if found is not None:
+        return found
+    told = told_targets(output, gradient, factor)
+    if told is None:
+        return None
+    lowest, highest = told.targets.aminmax()
+    return Judged(agreement(told), told.labels, float(lowest), float(highest))
+
+
+def _judge_natively(output: Tensor, gradient: Tensor, factor: float | None) -> Judged | None:
+    """Judge classes of the last dim, or numbers, in one pass; ``None`` where it takes more care."""
+    if output.shape != gradient.shape or not output.ndim or len(output) < 2:
+        return None
+    kept = output.shape[:-1] if factor is None else output.shape[:1]
+    rows, columns = kept.numel(), output.shape[-1] if factor is None else output[0].numel()
+    # Of two classes the weights are looked at too.
+    if factor is None and (output.ndim < 2 or columns < 3):
+        return None
+    classes = torch.empty(kept, dtype=torch.int64) if factor is None else None
+    found = native.agreement(output, gradient, (rows, columns), factor, classes)
+    if found is None:
+        return None
+    is_single = factor is not None and columns == 1
+    numbers = (output - factor * gradient).reshape(-1) if is_single else None  # type: ignore[operator]
+    return Judged(found[0], classes if factor is None else numbers, *found[1:])
 
 
 def told_targets(output: Tensor, gradient: Tensor, factor: float | None = None) -> Told | None:
@@ -67,19 +115,22 @@ def agreement(told: Told) -> float | None:
     return float((outputs * targets).sum()) / size if size > 0 else 0.0
 
 
-def share_among(told: Told, inputs: Iterable[Tensor]) -> float | None:
+def share_among(labels: Tensor | None, inputs: Sequence[Tensor]) -> float | None:
     """Return the share of the targets that stand in the inputs as they are; the largest of all.
 
     In a column of a table, or in the same places of a sequence of classes.
+
+    Args:
+        labels: as of :class:`Told`, not all one.
+        inputs: small tensors that the model was called with.
     """
-    labels = told.labels
-    if labels is None or not float(labels.float().std()) > 0:
+    if labels is None:
         return None
     found = []
     for one in inputs:
         rows = one[: len(labels)]
         if rows.shape == labels.shape and labels.ndim > 1 and not labels.is_floating_point():
-            found.append(float((rows == labels).float().mean()))
+            found.append(int(torch.count_nonzero(rows == labels)) / labels.numel())
         elif labels.ndim == 1 and rows.ndim == 2 and len(rows) == len(labels) > 2:
             away = (rows.float() - labels.float()[:, None]).abs()
             is_near = away <= _EXACT * labels.float().std()

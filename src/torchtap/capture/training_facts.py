@@ -17,6 +17,7 @@ from torchtap.core.preserved import mode_of
 from torchtap.hooks.optimizer_hooks import listen_to_optimizers
 
 _LONGEST_TEXT, _PROBED = 60, 8
+_PLAIN_TYPES = frozenset({bool, int, float, str})
 _NOTHING, _IN_EVAL, _IN_TRAINING = range(3)
 
 
@@ -57,8 +58,6 @@ class TrainingFacts:
         modules: path -> module.
 
     Attributes:
-        modes: path -> whether the module is in training mode.
-        requires_grad: name of a parameter -> whether it requires a gradient.
         settings: path -> plain attributes by name.
         has_foreign_steps: whether optimizers made steps that hold no parameter of the model.
         num_made: steps of optimizers since one that holds parameters of the model was seen.
@@ -67,8 +66,6 @@ class TrainingFacts:
     """
 
     def __init__(self, modules: Mapping[str, nn.Module]) -> None:
-        self.modes: dict[str, bool] = {}
-        self.requires_grad: dict[str, bool] = {}
         self._modules = {path: weakref.ref(module) for path, module in modules.items()}
         self.has_foreign_steps = False
         self._groups: dict[tuple[int, int], dict[str, Any]] = {}
@@ -77,6 +74,8 @@ class TrainingFacts:
         self._stepped: dict[int, _Stepped] = {}
         self.num_steps = self.num_kept = self.num_made = 0
         self.settings = {path: own for path, one in modules.items() if (own := _plain(one))}
+        self._modes: list[tuple[str, bool | None]] = []
+        self._params: list[tuple[str, str, bool]] = []
         self.read()
 
     def attach(self) -> list[Any]:
@@ -96,8 +95,24 @@ class TrainingFacts:
 
     def read(self) -> None:
         """Read the modes of the modules, and which parameters require a gradient, as they are."""
-        self.modes = {path: mode_of(module) is not False for path, module in self._alive()}
-        self.requires_grad = {name: one.requires_grad for name, one in self._parameters()}
+        alive = list(self._alive())
+        self._modes = [(path, mode_of(module)) for path, module in alive]
+        self._params = [
+            (path, name, one.requires_grad)
+            for path, module in alive
+            for name, one in module._parameters.items()
+            if one is not None
+        ]
+
+    @property
+    def modes(self) -> dict[str, bool]:
+        """Path -> whether the module was in training mode."""
+        return {path: mode is not False for path, mode in self._modes}
+
+    @property
+    def requires_grad(self) -> dict[str, bool]:
+        """Name of a parameter -> whether it required a gradient."""
+        return {_dotted(path, name): needs for path, name, needs in self._params}
 
     @property
     def optimizers(self) -> tuple[dict[str, Any], ...]:
@@ -164,7 +179,11 @@ class TrainingFacts:
         for path, module in self._alive():
             for name, one in module._parameters.items():
                 if one is not None:
-                    yield f"{path}.{name}" if path else name, one
+                    yield _dotted(path, name), one
+
+
+def _dotted(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
 
 
 def _has_gradients(optimizer: Optimizer) -> bool:
@@ -185,7 +204,10 @@ def _plain(module: nn.Module) -> dict[str, Any]:
     return {
         name: value
         for name, value in vars(module).items()
-        if not name.startswith("_") and name != "training" and _is_plain(value)
+        if type(value) in _PLAIN_TYPES
+        and name[:1] != "_"
+        and name != "training"
+        and _is_plain(value)
     }
 
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from torchtap.capture.copy_policy import ALIAS, CopyPolicy
 from torchtap.capture.saved_port import Saved
+from torchtap.core.inference_mode import normal_copy
 from torchtap.core.record import EVAL, FORWARD, UNVERSIONED, Record, new_record
 from torchtap.core.tensors import obstacle, storage_id
 from torchtap.hooks.tap import SiteState, Tap
@@ -72,28 +73,40 @@ class Values:
         try:
             foreign = self._all_foreign(tensor, foreign)
             kept, version, labels = self._copy_policy.keep(state, tensor, foreign)
-        except (RuntimeError, NotImplementedError) as error:  # It must not stop the model.
-            state.reason = f"it could not be copied: {str(error).splitlines()[0]}"
+        except RuntimeError as error:  # It must not stop the model.
+            state.reason = why_no_copy(error)
             return
         state.seen = True
         self._emit(Record(state.site, self.step, call, phase, -1, labels, kept, version))
 
-    def take_plain(self, state: SiteState, tensor: Tensor, call: int) -> None:
-        """Take a plain tensor that nothing overwrites, in a training forward: ``take`` in short.
+    def take_plain(
+        self, state: SiteState, tensor: Tensor, call: int, copied: Tensor | None = None
+    ) -> None:
+        """Take a plain tensor in a training forward: ``take`` in short.
 
         Args:
-            state: of the site; it is known that nothing has to be copied there.
+            state: of the site; unless ``copied``, it is known whether values have to be copied.
             tensor: the value, made by an operation.
             call: number of the call.
+            copied: a copy of the value, the first of its site.
         """
-        state.seen = True
         if state.meter(tensor, self.step):
+            state.seen = True
             return
-        if self._borrows:
+        if copied is not None:
+            kept, version = copied, UNVERSIONED
+        elif self._borrows:
             kept, version = tensor, UNVERSIONED
+        elif state.copies:
+            try:
+                kept, version = normal_copy(tensor), UNVERSIONED
+            except RuntimeError as error:
+                state.reason = why_no_copy(error)
+                return
         else:
             kept = tensor.detach()
             version = kept._version
+        state.seen = True
         row = (state.site, self.step, call, FORWARD, -1, (), kept, version)
         self._emit(new_record(Record, row))
 
@@ -140,3 +153,8 @@ class Values:
             state = () if model is None else (*model.parameters(), *model.buffers())
             self._own_storages = {storage_id(held) for held in state} - {0}
         return passed | self._own_storages
+
+
+def why_no_copy(error: BaseException) -> str:
+    """Return the reason of a value that could not be copied, which must not stop the model."""
+    return f"it could not be copied: {str(error).splitlines()[0]}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from torch import nn
 
@@ -13,12 +13,14 @@ from torchtap.capture.watch_handle import Every, Watch
 from torchtap.capture.watched_calls import WatchOptions
 from torchtap.core.doors import require
 from torchtap.core.errors import InputError
+from torchtap.core.layout import look_at
 from torchtap.core.module_paths import Where
-from torchtap.core.plan import make_plan
+from torchtap.core.plan import plan_of
 from torchtap.core.record import Record, Sink
 from torchtap.hooks.hook_order import AFTER, BEFORE
-from torchtap.runs.rules.diagnose import Rule, checked_rules
-from torchtap.stats.sink import Stats
+
+if TYPE_CHECKING:
+    from torchtap.runs.rules.diagnose import Rule
 
 To = Sink | Callable[[Record], object] | Iterable[Sink | Callable[[Record], object]] | None
 _GRAD_INPUT_MODES = ("through", "total")
@@ -94,12 +96,23 @@ def watch(
         raise InputError(f"evaluation is {evaluation!r}; expected 'record' or 'skip'.")
     if edits not in (AFTER, BEFORE):
         raise InputError(f"edits is {edits!r}; expected {AFTER!r} or {BEFORE!r}.")
-    plan = make_plan(model, where)
-    sinks, asked = as_sinks(to), checked_rules(rules)
-    if asked and not any(hasattr(sink, "measured") for sink in sinks):
-        sinks.append(Stats())
+    look = look_at(model)
+    plan = plan_of(look, where)
+    sinks = as_sinks(to)
+    asked = _checked(rules, sinks) if rules else ()
     delivery = SinkDispatch(sinks)
     kept = ALIAS if delivery.reads_at_once else copy
     skips = evaluation == "skip"
     options = WatchOptions(kept, grad_input, looks=edits, skips_evaluation=skips)
-    return Watch(model, plan, delivery, options, every=every, rules=asked)
+    return Watch(look, plan, delivery, options, every=every, rules=asked)
+
+
+def _checked(rules: Sequence[Rule], sinks: list[Sink]) -> Sequence[Rule]:
+    """Return the rules, with a sink among others that measures what they read."""
+    from torchtap.runs.rules.diagnose import checked_rules
+    from torchtap.stats.sink import Stats
+
+    asked = checked_rules(rules)
+    if not any(hasattr(sink, "measured") for sink in sinks):
+        sinks.append(Stats())
+    return asked

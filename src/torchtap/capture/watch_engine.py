@@ -3,43 +3,55 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 from torch import nn
 
 from torchtap.capture.callbacks import Begin, End, PostForward, PreForward
-from torchtap.capture.compiled import (
-    CompilableBegin,
-    CompilableCallCounter,
-    CompilablePostForward,
-    CompilablePreForward,
-)
 from torchtap.capture.copy_policy import ALIAS
 from torchtap.capture.delivery import SinkDispatch
 from torchtap.capture.plain_calls import counted_plainly, plainly
 from torchtap.capture.training_facts import TrainingFacts
 from torchtap.capture.watched_calls import WatchedCalls, WatchOptions
+from torchtap.core.layout import Look
 from torchtap.core.module_paths import Places
 from torchtap.core.ports import STATE_PORTS
 from torchtap.core.site import Site
-from torchtap.hooks.calls import outermost_parts
+from torchtap.hooks.calls import calling_themselves, outermost_parts
 from torchtap.hooks.dynamo_hooks import shared_key
+from torchtap.hooks.hidden_handle import tables_lock
 from torchtap.hooks.marks import open_engines
+from torchtap.hooks.tap import Tap
 from torchtap.hooks.tap_follower import CallCounter
 
 if TYPE_CHECKING:
+    from torchtap.capture.compiled import TraceableHooks
     from torchtap.core.plan import Plan
 
 _NEED_ENTRY = frozenset({"input", "grad_input", "saved"})
 """Ports for which it must be known when the module was entered."""
+_NEED_END = frozenset({"output", "grad_output"})
+_STATE = frozenset(STATE_PORTS)
+
+
+Hook = TypeVar("Hook", PreForward, PostForward, Begin)
+
+
+class _Kinds(NamedTuple):
+    """The classes of hooks: those that a compiled graph can have, or those that break it."""
+
+    enter: type[PreForward]
+    leave: type[PostForward]
+    counter: type[CallCounter]
+    begin: type[Begin]
 
 
 class WatchEngine:
     """Puts the hooks on, counts the steps, takes the hooks off.
 
     Args:
-        model: where the plan was made.
+        look: at the model, of which the plan was made. Not kept.
         plan: what is wanted.
         delivery: takes each record, inside the hooks.
         options: how values are taken.
@@ -52,61 +64,86 @@ class WatchEngine:
         state: likewise.
         evaluations: likewise.
         places: where the tapped modules stand in the model.
+        is_resting: whether the hooks are out of their tables: nothing is seen of the running step.
     """
 
     def __init__(
         self,
-        model: nn.Module,
+        look: Look,
         plan: Plan,
         delivery: SinkDispatch,
         options: WatchOptions,
         facts: TrainingFacts,
     ) -> None:
-        self.calls = calls = WatchedCalls(model, plan, delivery, options, facts)
+        self.calls = calls = WatchedCalls(look.modules[""], plan, delivery, options, facts)
         self.step = 0
         self.hooks, self.state, self.evaluations = calls.hooks, calls.state, calls.evaluations
         self.places: Places | None = None
+        self.is_resting = False
         self._was_recording = False
+        self._traceable: TraceableHooks | None = None
+        self._kinds = _Kinds(PreForward, PostForward, CallCounter, Begin)
+        if options.copy == ALIAS:
+            from torchtap.capture import compiled
+
+            self._traceable = compiled.TraceableHooks()
+            self._kinds = _Kinds(*compiled.KINDS)
         self._moved: dict[str, str | None] | None = None
 
     # ------------------------------------------------------------------ on, step, off
 
-    def attach(self, modules: Mapping[str, nn.Module]) -> None:
-        """Put the hooks on. ``modules``: path -> module."""
-        calls, taps, root = self.calls, self.hooks.taps, self.hooks.root
-        borrows = calls.options.copy == ALIAS
-        self.places = Places(modules[""], {path: modules[path] for path in taps})
-        self.state.places = self.places
-        key = shared_key(modules.values())
-        enter = CompilablePreForward if borrows else PreForward
-        leave = CompilablePostForward if borrows else PostForward
-        count = CompilableCallCounter if borrows else CallCounter
-        for tap, module in self.hooks.tapped(modules):
-            has_frame = tap is root or not tap.filters.keys().isdisjoint(_NEED_ENTRY)
-            is_left = has_frame or "output" in tap.filters or "grad_output" in tap.filters
-            after = plainly(leave(calls, tap, has_frame=has_frame), calls) if is_left else None
-            self.hooks.put_on_counting(
-                module,
-                pre_hook=enter(calls, tap) if has_frame else None,
-                post_hook=after,
-                counter=counted_plainly(count(calls, tap), after),
-                key=key,
-            )
-        key = shared_key(modules.values())
-        for path in self._parts_to_hear_of(modules):
-            tap = taps.get(path, root)
-            begin = (CompilableBegin if borrows else Begin)(calls, tap)
-            self.hooks.put_on(modules[path], pre_hook=begin, key=key)
-            self.hooks.put_on(modules[path], post_hook=End(calls, tap))
+    def attach(self, look: Look) -> None:
+        """Put the hooks on."""
+        modules, calls, taps, root = look.modules, self.calls, self.hooks.taps, self.hooks.root
+        self.places = self.state.places = _places_of(look, taps)
+        with tables_lock:  # Until they are in, the key is of no hook.
+            self._put_on(look)
+        self._attach_to_parts(look)
         self.hooks.keep_fused_kernels({"": root, **taps}, modules)
         self.hooks.hold(calls.optimizers.attach())
         self.hooks.hold(calls.facts.attach())
         open_engines.add(calls)
 
+    def _put_on(self, look: Look) -> None:
+        """Put the hooks on the tapped modules."""
+        calls, root = self.calls, self.hooks.root
+        key = shared_key(look.every)
+        kinds, counted = self._kinds, calling_themselves(look)
+        for tap, module in self.hooks.tapped(look.modules):
+            before: Any = None
+            after: Any = None
+            has_frame = tap is root or not tap.filters.keys().isdisjoint(_NEED_ENTRY)
+            if has_frame or not tap.filters.keys().isdisjoint(_NEED_END):
+                leaving = kinds.leave(calls, tap, has_frame=has_frame)
+                after = plainly(self._traced(leaving), calls)
+            if has_frame:
+                before = self._traced(kinds.enter(calls, tap))
+            # A second hook doubles the price of a call; a module that cannot call itself is
+            # numbered as it ends.
+            elif after is not None and id(module) in counted:
+                before = counted_plainly(kinds.counter(calls, tap), after)
+            self.hooks.put_on(module, pre_hook=before, post_hook=after, key=key)
+
+    def _traced(self, hook: Hook) -> Hook:
+        """Have compiled graphs know a hook, where they may have values taken."""
+        if self._traceable is not None:
+            self._traceable.add(hook)
+        return hook
+
+    def _attach_to_parts(self, look: Look) -> None:
+        """Hear of the parts that may be called alone, and hold a module whose state is wanted."""
+        modules, calls, taps, root = look.modules, self.calls, self.hooks.taps, self.hooks.root
+        parts = list(self._parts_to_hear_of(modules))
+        key = shared_key(look.every) if parts else None
+        for path in parts:
+            tap = taps.get(path, root)
+            begin = self._traced(self._kinds.begin(calls, tap))
+            self.hooks.put_on(modules[path], pre_hook=begin, key=key)
+            self.hooks.put_on(modules[path], post_hook=End(calls, tap))
+
     def _parts_to_hear_of(self, modules: Mapping[str, nn.Module]) -> Iterator[str]:
-        """Yield the parts that may be called alone, and hold a module whose state is wanted."""
         taps = self.hooks.taps
-        wanted = [path for path, tap in taps.items() if tap.filters.keys() & set(STATE_PORTS)]
+        wanted = [path for path, tap in taps.items() if not _STATE.isdisjoint(tap.filters)]
         for path in outermost_parts(modules) if wanted else ():
             is_entered = path in taps and taps[path].filters.keys() & _NEED_ENTRY
             if is_entered or isinstance(modules[path], torch.jit.ScriptModule):
@@ -116,20 +153,29 @@ class WatchEngine:
 
     def begin_step(self, step: int, *, recording: bool) -> None:
         """Start ``step``; gradients still to come keep the step they belong to."""
+        if self.is_resting and not recording:
+            self._number_step(step)
+            return  # Nothing was recorded, and nothing will be.
         if not self._was_recording and not recording:
             self._number_step(step)
-            self.hooks.rest()
-            return  # Nothing was recorded, and nothing will be.
+            self._rest()
+            return
         calls = self.calls
         calls.end_pass()
-        calls.optimizers.end_step(has_run=calls.have_trained)
+        if calls.optimizers.is_wanted:
+            calls.optimizers.end_step(has_run=calls.have_trained)
         calls.evaluations.end_step(self.step)
         self._number_step(step)
         self._record(recording)
         self._was_recording = recording
         calls.begin_step()
         if not recording:
-            self.hooks.rest()
+            self._rest()
+
+    def _rest(self) -> None:
+        """Take the hooks out of their tables until a step is recorded."""
+        self.hooks.rest()
+        self.is_resting = True
 
     def _number_step(self, step: int) -> None:
         calls = self.calls
@@ -149,8 +195,9 @@ class WatchEngine:
 
     def _record(self, recording: bool) -> None:
         calls = self.calls
-        if recording:
+        if recording and self.is_resting:
             self.hooks.wake()
+            self.is_resting = False
         calls.recording = calls.state.recording = calls.optimizers.recording = recording
 
     def detach(self) -> None:
@@ -163,6 +210,10 @@ class WatchEngine:
         self._record(False)
         open_engines.discard(calls)
         self.hooks.release()
+        for tap in (self.hooks.root, *self.hooks.taps.values()):
+            tap.take_plain = None  # It refers to all of this.
+        if self._traceable is not None:
+            self._traceable.release()
         calls.state.release()
         calls.gradients.release()
 
@@ -174,6 +225,8 @@ class WatchEngine:
         """
         if self._moved is not None or self.places is None:
             return self._moved or {}
+        if self.places.are_kept():
+            return {}
         now = {path: self.places.now(path) for path in self.hooks.taps}
         return {
             path: at
@@ -193,3 +246,13 @@ class WatchEngine:
         state = None if tap is None else tap.state(site.port, site.leaf)
         if state is not None:
             state.copies = True
+
+
+def _places_of(look: Look, taps: Mapping[str, Tap]) -> Places:
+    """Return where the tapped modules stand, which the layout of the model alone decides."""
+    name = ("places", *taps)
+    places: Places | None = look.layout.kept(name)
+    if places is None:
+        places = Places(look.modules[""], {path: look.modules[path] for path in taps})
+        look.layout.keep(name, places)
+    return places

@@ -6,36 +6,36 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from functools import cached_property
 from operator import index
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import nn
 
 from torchtap.capture.delivery import SinkDispatch
 from torchtap.capture.evaluation import Evaluations
-from torchtap.capture.live_rules import LiveRules
 from torchtap.capture.missing import Missing, is_compiled
+from torchtap.capture.start import Start
 from torchtap.capture.training_facts import TrainingFacts
 from torchtap.capture.watch_engine import WatchEngine
 from torchtap.capture.watch_source import WatchSource
 from torchtap.capture.watched_calls import WatchOptions
 from torchtap.core.absence import Absences
 from torchtap.core.closable import Closable, is_open
-from torchtap.core.distributed import own_rank, ranks_of_one_batch
 from torchtap.core.errors import CaptureError, InputError
-from torchtap.core.module_paths import modules_of, num_parameters, unwrapped
+from torchtap.core.layout import Look
+from torchtap.core.module_paths import unwrapped
 from torchtap.core.plan import Plan
 from torchtap.core.printed_page import Page, Printed
-from torchtap.core.version import __version__
 from torchtap.runs.about import About
 from torchtap.runs.meta import Meta
 from torchtap.runs.records import overwritten
-from torchtap.runs.rules.diagnose import Rule
-from torchtap.runs.run import Run
 from torchtap.runs.scalars import Scalars
 from torchtap.runs.step_notes import StepNotes, checked_ids, checked_labels
+
+if TYPE_CHECKING:
+    from torchtap.runs.rules.diagnose import Rule
+    from torchtap.runs.run import Run
 
 Every = int | Callable[[int], bool]
 
@@ -90,7 +90,7 @@ class Watch(Closable, Printed):
 
     def __init__(
         self,
-        model: nn.Module,
+        look: Look,
         plan: Plan,
         delivery: SinkDispatch,
         options: WatchOptions,
@@ -98,31 +98,32 @@ class Watch(Closable, Printed):
         every: Every,
         rules: Sequence[Rule] = (),
     ) -> None:
-        self._plan = replace(plan, measure=delivery.sizes)
+        self._planned = plan
         self._delivery = delivery
         self._every = every
         self._num_pauses = 0
         self._num_closed, self._seconds = 0, 0.0
-        was_compiled = is_compiled(model)
-        modules, _ = modules_of(model)
-        self._facts = facts = TrainingFacts(modules)
-        self._engine = WatchEngine(modules[""], plan, delivery, options, facts)
+        self._facts = TrainingFacts(look.modules)
+        self._engine = WatchEngine(look, plan, delivery, options, self._facts)
+        was_compiled = is_compiled(look.every)
         self._missing = Missing(plan, self._engine, delivery, was_compiled=was_compiled)
         self._kept = delivery.kept
-        self._model = weakref.ref(modules[""])
+        self._model = weakref.ref(look.modules[""])
         self._scalars = Scalars()
         self._notes = StepNotes()
-        self._meta = _meta_of(modules[""], plan)
+        self._start = Start(plan, look.modules)
         self._source = WatchSource(
-            self._engine, delivery, self._missing, self._meta, self._scalars, self._notes
+            self._engine, delivery, self._missing, self._start, self._scalars, self._notes
         )
-        self._run = Run(self._source) if self._source.is_kept else None
-        self._keeps_notes = self._run is not None or delivery.tells
+        self._keeps_notes = self._source.is_kept or delivery.tells
         try:
-            delivery.begin(self._about())
-            self._engine.attach(modules)
+            if delivery.tells:
+                delivery.begin(self._about())
+            self._engine.attach(look)
             self._engine.begin_step(0, recording=_is_chosen(0, every))
             if rules:
+                from torchtap.capture.live_rules import LiveRules
+
                 self._source.live_rules = LiveRules(self.run, rules)
                 delivery.after_step(self._source.live_rules.after_step)
         except (
@@ -151,6 +152,10 @@ class Watch(Closable, Printed):
             513.4 KiB a step, and output, of a size that is known once a step ran
         """
         return self._plan
+
+    @cached_property
+    def _plan(self) -> Plan:
+        return replace(self._planned, measure=self._delivery.sizes)
 
     # ------------------------------------------------------------------ stepping
 
@@ -189,18 +194,25 @@ class Watch(Closable, Printed):
             [1000]
         """
         self._refuse_closed()
-        self._missing.note_mixed()
+        if number is None and ids is None and not labels and self._passes_over():
+            return
+        if self._delivery.steps_before:
+            self._missing.note_mixed()
         done, has_begun = self._engine.step, self._missing.has_begun
-        following = _following(done, number, has_begun=has_begun)
-        own_ids, own_labels = checked_ids(ids), checked_labels(labels)
+        following = done + 1 if number is None else _following(done, number, has_begun=has_begun)
+        own_ids = [] if ids is None else checked_ids(ids)
+        own_labels = checked_labels(labels) if labels else {}
         if following == done:
             return
         began = time.perf_counter()
         recording = _is_chosen(following, self._every) and not self._num_pauses
         self._engine.begin_step(following, recording=recording)
         self._missing.begin_step()
-        self._note_overwritten(done)
-        self._missing.check_marks()
+        if self._kept is not None:
+            for row in overwritten(self._kept.read(), done):
+                self._engine.overwritten(row.site)
+        if self._plan.unmatched:
+            self._missing.check_marks()
         if self._keeps_notes and (has_begun or own_ids or own_labels):
             self._notes.note(done, time.time(), own_ids, own_labels)
         try:
@@ -208,6 +220,21 @@ class Watch(Closable, Printed):
         finally:
             self._num_closed += 1
             self._seconds += time.perf_counter() - began
+
+    def _passes_over(self) -> bool:
+        """Go on to the next step in short, if neither it nor the running one is recorded."""
+        engine = self._engine
+        done = engine.step
+        # Code that runs once a step has left the processor's caches when it runs again: there is
+        # as little of it as can be.
+        if not engine.is_resting:
+            return False
+        if not self._num_pauses and _is_chosen(done + 1, self._every):
+            return False
+        engine.begin_step(done + 1, recording=False)
+        self._num_closed += 1
+        self._delivery.close_step(done, is_empty=True)
+        return True
 
     def sync(self) -> None:
         """Have all that came so far written, before a training saves a checkpoint.
@@ -349,11 +376,6 @@ class Watch(Closable, Printed):
     def _closed(self) -> CaptureError:
         return CaptureError("This watch is closed; call tt.watch again to go on.")
 
-    def _note_overwritten(self, step: int) -> None:
-        if self._kept is not None:
-            for row in overwritten(self._kept.read(), step):
-                self._engine.overwritten(row.site)
-
     def close(self) -> None:
         """Take everything off the model. All that was recorded stays readable.
 
@@ -382,12 +404,19 @@ class Watch(Closable, Printed):
         Raises:
             CaptureError: none of the sinks can be read again (see :class:`torchtap.Sink`).
         """
-        if self._run is None:
+        run = self._run
+        if run is None:
             raise CaptureError(
                 "This watch hands its records on and keeps none. Add tt.Memory() or tt.Stats() to "
                 "its sinks: to=[tt.Memory(), your_function]."
             )
-        return self._run
+        return run
+
+    @cached_property
+    def _run(self) -> Run | None:
+        from torchtap.runs.run import Run
+
+        return Run(self._source) if self._source.is_kept else None
 
     @property
     def absent(self) -> Absences:
@@ -396,7 +425,11 @@ class Watch(Closable, Printed):
 
     def _about(self) -> About:
         """Return the facts for sinks. Nothing here refers to the watch: a sink may outlive it."""
-        own, source, known = weakref.ref(self), weakref.ref(self._source), self._meta
+        own, source, start = weakref.ref(self), weakref.ref(self._source), self._start
+
+        def meta() -> Meta:
+            alive = source()
+            return start.meta if alive is None else alive.meta
 
         def running() -> int | None:
             watch = own()
@@ -407,14 +440,14 @@ class Watch(Closable, Printed):
 
         every = None if callable(self._every) else self._every
         return About(
-            meta=ask("meta", known),
+            meta=meta,
             absent=ask("absent", ()),
             expected=ask("expected", ()),
             series=self._delivery.measured,
             ended=self._delivery.ended,
             scalars=self._scalars,
             notes=self._notes,
-            plan=replace(self._plan, measure=tuple),
+            plan=self._planned,
             every=every,
             running=running,
         )
@@ -467,7 +500,7 @@ def _is_chosen(step: int, every: Every) -> bool:
     return bool(every(step)) if callable(every) else step % every == 0
 
 
-def _following(done: int, number: int | None, *, has_begun: bool) -> int:
+def _following(done: int, number: int, *, has_begun: bool) -> int:
     """Return the number of the step that begins.
 
     Args:
@@ -475,8 +508,6 @@ def _following(done: int, number: int | None, *, has_begun: bool) -> int:
         number: as given to :meth:`Watch.step`.
         has_begun: whether anything of the running step was seen.
     """
-    if number is None:
-        return done + 1
     try:
         following = index(number)
     except TypeError:
@@ -488,20 +519,3 @@ def _following(done: int, number: int | None, *, has_begun: bool) -> int:
             f"checkpoint, close this watch and open another."
         )
     return following
-
-
-def _meta_of(model: nn.Module, plan: Plan) -> Meta:
-    rank, world_size = own_rank()
-    return Meta(
-        model=plan.model,
-        modules=dict(plan.types),
-        aliases=dict(plan.aliases),
-        where=plan.where,
-        torch=torch.__version__,
-        torchtap=__version__,
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        rank=rank,
-        world_size=world_size,
-        batch_ranks=ranks_of_one_batch(model),
-        num_parameters=num_parameters(model),
-    )

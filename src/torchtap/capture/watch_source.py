@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from torchtap.capture.delivery import SinkDispatch
-from torchtap.capture.live_rules import LiveRules
 from torchtap.capture.missing import Missing
+from torchtap.capture.start import Start
 from torchtap.capture.watch_engine import WatchEngine
 from torchtap.core.absence import Absences
 from torchtap.core.site import Site
 from torchtap.runs.meta import Meta
 from torchtap.runs.records import Records
 from torchtap.runs.scalars import Scalars
-from torchtap.runs.source import SourceDefaults
+from torchtap.runs.source import SourceDefaults, no_series
 from torchtap.runs.step_notes import StepNotes
-from torchtap.stats.series import Series
+
+if TYPE_CHECKING:
+    from torchtap.capture.live_rules import LiveRules
+    from torchtap.stats.series import Series
 
 
 class WatchSource(SourceDefaults):
@@ -25,7 +29,7 @@ class WatchSource(SourceDefaults):
         engine: that captures; it knows which sites are expected, and the stages that ran.
         delivery: to the sinks, the first of which that can be read again is read.
         missing: knows what was selected and not seen.
-        meta: as known when the watch began.
+        start: knows the metadata as of when the watch began.
         scalars: numbers that are logged.
         notes: on the steps.
 
@@ -40,7 +44,7 @@ class WatchSource(SourceDefaults):
         engine: WatchEngine,
         delivery: SinkDispatch,
         missing: Missing,
-        meta: Meta,
+        start: Start,
         scalars: Scalars,
         notes: StepNotes,
     ) -> None:
@@ -49,7 +53,7 @@ class WatchSource(SourceDefaults):
         self.notes = notes
         self._engine = engine
         self._missing = missing
-        self._meta = meta
+        self._start = start
         self._live = delivery.records
         self._measured = delivery.measured
         self._none = Records()
@@ -67,7 +71,7 @@ class WatchSource(SourceDefaults):
     @property
     def series(self) -> Series:
         """The series that was measured, up to now."""
-        return Series() if self._measured is None else self._measured()
+        return no_series() if self._measured is None else self._measured()
 
     @property
     def absent(self) -> Absences:
@@ -78,15 +82,16 @@ class WatchSource(SourceDefaults):
     def meta(self) -> Meta:
         """The metadata, with what was seen since the watch began: the training, the stages."""
         seen, facts = self._engine.evaluations.pipelining, self._engine.calls.facts
+        losses = self._engine.calls.losses
         meta = replace(
-            self._meta,
+            self._start.meta,
             modes=facts.modes,
             requires_grad=facts.requires_grad,
             settings=facts.settings,
             optimizers=facts.optimizers,
             foreign_steps=facts.has_foreign_steps,
             order=self._engine.order,
-            loss=self._engine.calls.losses.as_dict(),
+            loss={} if losses is None else losses.as_dict(),
             findings=() if self.live_rules is None else self.live_rules.findings,
         )
         if not seen.stages:

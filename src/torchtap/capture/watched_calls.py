@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from torchtap.capture.compiled import IN_TRANSFORM
 from torchtap.capture.copy_policy import ALIAS, CopyPolicy
 from torchtap.capture.delivery import SinkDispatch
 from torchtap.capture.evaluation import NO_GRADIENTS, Evaluations
 from torchtap.capture.gradient_ports import Gradients, ModuleInputs
-from torchtap.capture.loss_facts import LossFacts
+from torchtap.capture.graph_reasons import IN_TRANSFORM
 from torchtap.capture.optimizer_ports import OptimizerPorts
 from torchtap.capture.pending_gradient import OUTSIDE
 from torchtap.capture.plain_calls import new_step_counter
@@ -33,6 +32,7 @@ from torchtap.core.torch_private import (
     transform_running,
 )
 from torchtap.core.tree import Leaf, argument_leaves, leaves
+from torchtap.core.weak_method import weakly
 from torchtap.hooks.calls import UNIDENTIFIED, WHY_UNIDENTIFIED, Call
 from torchtap.hooks.graph_edges import from_one_compiled_graph
 from torchtap.hooks.tap import RETURNED, TAKEN, SiteState, Tap
@@ -40,6 +40,7 @@ from torchtap.hooks.tap_follower import EXPORTED, TRACED, TapFollower
 from torchtap.stats.kernels import native
 
 if TYPE_CHECKING:
+    from torchtap.capture.loss_facts import LossFacts
     from torchtap.core.plan import Plan
 
 
@@ -101,7 +102,7 @@ class WatchedCalls:
         state: the ports ``param``, ``buffer`` and ``param_grad``.
         optimizers: the ports ``step_grad`` and ``update``.
         evaluations: tells evaluation from training.
-        losses: what they tell of the training.
+        losses: what they tell of the training, if it is asked for.
     """
 
     def __init__(
@@ -119,7 +120,7 @@ class WatchedCalls:
         self.busy = delivery.busy
         self.step = self.num_entries = 0
         self.recording = False
-        borrows = options.copy == ALIAS
+        self._borrows = borrows = options.copy == ALIAS
         make_tap = partial(
             Tap,
             copies=False if borrows else None,
@@ -134,12 +135,15 @@ class WatchedCalls:
         self.gradients = Gradients(
             self.copy_policy, emit, self.state.deliver, options.grad_input, options.looks
         )
-        take = self.take_state
+        take = weakly(self.take_state)
         self.optimizers = OptimizerPorts(plan, self.hooks.taps, emit, take, borrows=borrows)
         self.evaluations = Evaluations(self.hooks.root, self.busy)
-        self.losses = LossFacts(self.gradients, facts)
+        self.losses: LossFacts | None = None
         # They are for rules, which read statistics.
-        self._wants_losses = borrows and "grad_output" in self.hooks.root.filters
+        if borrows and "grad_output" in self.hooks.root.filters:
+            from torchtap.capture.loss_facts import LossFacts
+
+            self.losses = LossFacts(self.gradients, facts)
         self._wants_saved = any("saved" in tap.filters for tap in self.hooks.taps.values())
         self._wants_state = self.state.is_wanted or self.optimizers.is_wanted
         # A reentrant checkpoint runs backwards of its own. Where only parameters are watched, only
@@ -161,8 +165,10 @@ class WatchedCalls:
     def end_pass(self) -> None:
         """Note that the running step ends: no call of it is to come."""
         self._head = None
-        self.state.deliver()  # Of a backward that raised.
-        self.copy_policy.learn()
+        if self._wants_state:
+            self.state.deliver()  # Of a backward that raised.
+        if not self._borrows:
+            self.copy_policy.learn()
 
     def begin_step(self) -> None:
         """Begin a step: its calls are numbered from 0."""
@@ -235,12 +241,11 @@ class WatchedCalls:
         else:
             outputs = {id(tensor) for _, tensor in found}
             self.gradients.views.leave(frame.first_view, outputs, is_outermost=is_outermost)
-        together = from_one_compiled_graph(t for _, t in found) if len(found) > 1 else ()
-        for leaf, tensor in found:
-            state = tap.state("output", leaf)
-            self.values.take(state, tensor, frame.number, frame.phase, frame.foreign)
-            labels = (OUTSIDE,) if id(tensor) in together else ()
-            self._expect(tap.state("grad_output", leaf), tensor, frame, labels)
+        take = tap.take_plain if left and frame.phase is FORWARD else None
+        if take is not None and not self._borrows and not _is_own_memory(output, frame.foreign):
+            take = None
+        if take is None or not take(output, frame.number):
+            self._take_all(tap, found, frame)
         # A non-reentrant checkpoint leaves a recomputed call by raising _StopRecomputationError
         # (torch/utils/checkpoint.py) as soon as it has all the tensors that it needs.
         if error is not None and frame.phase in (FORWARD, EVAL):
@@ -256,8 +261,9 @@ class WatchedCalls:
                 self.evaluations.end()
             if self._wants_saved:
                 self.values.saved.restart()
-            if self._wants_losses and tap is self.hooks.root and frame.phase is FORWARD:
-                self._expect_loss(args, kwargs, [tensor for _, tensor in found])
+            losses = self.losses
+            if losses is not None and tap is self.hooks.root and frame.phase is FORWARD:
+                losses.expect_at(self.step, found, args, kwargs)
             self.gradients.views.drop()  # No call ends after this one to follow them.
         if self._wants_state and is_outermost and has_frame:
             self.state.look(self.gradients.backwards)  # Lazy parameters exist only now.
@@ -265,12 +271,14 @@ class WatchedCalls:
         if is_announced and tap is self.hooks.root and current_task() == -1:
             self.gradients.announce(tensor for _, tensor in found)
 
-    def _expect_loss(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], returned: list[Tensor]
-    ) -> None:
-        if self.losses.looks_at(self.step):
-            given = [tensor for _, tensor in argument_leaves(args, kwargs)]
-            self.losses.expect(returned, given, self.step)
+    def _take_all(self, tap: Tap, found: list[Leaf], frame: _Frame) -> None:
+        """Take all tensors that a module returned, and expect their gradients."""
+        together = from_one_compiled_graph(t for _, t in found) if len(found) > 1 else ()
+        for leaf, tensor in found:
+            state = tap.state("output", leaf)
+            self.values.take(state, tensor, frame.number, frame.phase, frame.foreign)
+            labels = (OUTSIDE,) if id(tensor) in together else ()
+            self._expect(tap.state("grad_output", leaf), tensor, frame, labels)
 
     def mark(self, tensor: Tensor, name: str) -> None:
         """Take an intermediate tensor that was marked."""
@@ -303,7 +311,8 @@ class WatchedCalls:
             self.hooks.identifier.enter_model()
             # A model may be called part by part: a pass ends where the first part comes again.
             if self._head in (None, tap):
-                self.copy_policy.learn()
+                if not self._borrows:
+                    self.copy_policy.learn()
                 self._head = tap
         mode = mode_of(module)
         # Another mode may write in place elsewhere: what was learned of copies holds no longer.
@@ -407,3 +416,10 @@ def _foreign(arguments: list[Leaf], options: WatchOptions) -> set[int]:
     if options.copy == ALIAS:
         return set()
     return {storage_id(tensor) for _, tensor in arguments}
+
+
+def _is_own_memory(output: Any, foreign: set[int]) -> bool:
+    """Return whether an output is a tensor of neither the caller's memory nor the model's."""
+    if type(output) is not Tensor or output._is_view() or output.grad_fn is None:
+        return False
+    return storage_id(output) not in foreign

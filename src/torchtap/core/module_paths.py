@@ -48,10 +48,10 @@ def modules_of(model: nn.Module) -> Modules:
     """
     walks = _WALKS.get() or {}
     if id(model) not in walks:
-        return _walked(model)
+        return walked(model)
     _, known = walks[id(model)]
     if known is None:
-        known = _walked(model)
+        known = walked(model)
         walks[id(model)] = model, known
     modules, aliases = known
     return dict(modules), dict(aliases)
@@ -78,7 +78,8 @@ def walked_once(model: nn.Module) -> Iterator[None]:
         _WALKS.reset(token)
 
 
-def _walked(model: nn.Module) -> Modules:
+def walked(model: nn.Module) -> Modules:
+    """Return :func:`modules_of` a model as it is now, also inside of :func:`walked_once`."""
     paths: dict[str, nn.Module] = {}
     aliases: dict[str, str] = {}
     first: dict[int, str] = {}
@@ -110,23 +111,24 @@ def is_container(module: nn.Module) -> bool:
     return type(module).forward is nn.Module.forward and "forward" not in vars(module)
 
 
-def num_parameters(model: nn.Module) -> dict[str, int]:
+def num_parameters(modules: Mapping[str, nn.Module]) -> dict[str, int]:
     """Path -> elements of the parameters that the module itself has; of those that have any.
 
     A sharded parameter counts as a whole; a lazy one, which has no shape yet, does not count.
+
+    Args:
+        modules: path -> module.
     """
     numbers = {
-        path: sum(
-            parameter.numel() for parameter in module._parameters.values() if _has_shape(parameter)
-        )
-        for path, module in modules_of(model)[0].items()
+        path: sum([one.numel() for one in module._parameters.values() if _has_shape(one)])
+        for path, module in modules.items()
         if module._parameters
     }
     return {path: number for path, number in numbers.items() if number}
 
 
 def _has_shape(parameter: nn.Parameter | None) -> TypeGuard[nn.Parameter]:
-    return parameter is not None and not is_lazy(parameter)
+    return type(parameter) is nn.Parameter or (parameter is not None and not is_lazy(parameter))
 
 
 _Link = tuple[Callable[[], nn.Module | None], str, Callable[[], nn.Module | None]]

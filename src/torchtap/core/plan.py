@@ -12,14 +12,13 @@ from torch import nn
 
 from torchtap.core.absence import Absence
 from torchtap.core.errors import InputError, SiteError
+from torchtap.core.layout import Look, look_at
 from torchtap.core.mark_search import may_mark
 from torchtap.core.module_paths import (
     Where,
     is_container,
-    modules_of,
     several,
     state_names,
-    types_of,
     walk,
 )
 from torchtap.core.pattern_suggestions import (
@@ -44,6 +43,8 @@ class Filter:
 
     def accepts(self, leaf: str) -> bool:
         """Return whether a leaf is wanted."""
+        if self.is_open:  # Nearly always.
+            return True
         wanted = any(leaf_matches(pattern, leaf) for pattern in self.include)
         return wanted and not any(leaf_matches(pattern, leaf) for pattern in self.exclude)
 
@@ -129,13 +130,31 @@ def make_plan(model: nn.Module, where: Where) -> Plan:
     """
     if not isinstance(model, nn.Module):
         raise InputError(f"The model must be an nn.Module, not {type(model).__name__}.")
-    modules, aliases = modules_of(model)
+    return plan_of(look_at(model), where)
+
+
+def plan_of(look: Look, where: Where) -> Plan:
+    """Resolve a request on a model that was looked at, as :func:`make_plan` does."""
     items = several(where)
+    if not all(type(item) in (str, Pattern) for item in items):
+        return _resolve(look, where)[0]  # A function may answer otherwise next time.
+    plan: Plan | None = look.layout.kept(("plan", *items))
+    if plan is None:
+        plan, missing = _resolve(look, where)
+        if not missing:  # Whether they may be marks depends on code too.
+            look.layout.keep(("plan", *items), plan)
+    return plan
+
+
+def _resolve(look: Look, where: Where) -> tuple[Plan, Sequence[Pattern]]:
+    """Return the plan, and the patterns that fit no module."""
+    model, modules, items = look.every[0], look.modules, several(where)
+    aliases, types = look.layout.aliases, look.layout.types
     patterns = tuple(_as_pattern(item) for item in items if isinstance(item, str | Pattern))
     others = [item for item in items if not isinstance(item, str | Pattern)]
-    types = types_of(modules)
     fitting = _Fitting(patterns).of(modules, aliases, types)
-    unmatched = _unmatched(model, patterns, fitting, (modules, aliases), types)
+    missing = _missing(model, patterns, fitting, (modules, aliases), types)
+    unmatched = tuple(pattern for pattern in missing if not pattern.negate)
     choosers = [_chooser(item, modules) for item in others]
     assume_all = not others and _only_takes_away(patterns)
     taps = []
@@ -150,7 +169,7 @@ def make_plan(model: nn.Module, where: Where) -> Plan:
             taps.append(PlannedTap(path, kind, filters, reference, is_container(module)))
     if not taps and not unmatched:
         raise SiteError(nothing_fits(model, where, patterns, others))
-    return Plan(
+    plan = Plan(
         model=type(modules[""]).__name__,
         where=tuple(_as_text(item, modules) for item in items),
         taps=tuple(taps),
@@ -160,6 +179,7 @@ def make_plan(model: nn.Module, where: Where) -> Plan:
         types=types,
         aliases=aliases,
     )
+    return plan, missing
 
 
 # ---------------------------------------------------------------------- the request
@@ -295,18 +315,18 @@ def _ports_of(fitting: Sequence[Pattern], *, assume_all: bool) -> dict[str, Filt
     return filters
 
 
-def _unmatched(
+def _missing(
     model: nn.Module,
     patterns: Iterable[Pattern],
     fitting: Mapping[str, list[Pattern]],
     found: tuple[Mapping[str, nn.Module], Mapping[str, str]],
     types: Mapping[str, tuple[str, ...]],
-) -> tuple[Pattern, ...]:
+) -> Sequence[Pattern]:
     """Patterns that fit no module: those of marks, if the model makes any, else an error."""
     matched = {id(pattern) for fits in fitting.values() for pattern in fits}
     missing = [pattern for pattern in patterns if id(pattern) not in matched]
     if not missing:
-        return ()
+        return missing
     known = [name for names in _names_of(*found).values() for name in names if name]
     is_marking = may_mark(model)
     for pattern in missing:
@@ -322,7 +342,7 @@ def _unmatched(
                 f"with the ports {' and '.join(MARK_PORTS)} and no leaves; write "
                 f"{f'{pattern.path}:output'!r} or {f'{pattern.path}:grad_output'!r}."
             )
-    return tuple(pattern for pattern in missing if not pattern.negate)
+    return missing
 
 
 def _as_text(item: Any, modules: Mapping[str, nn.Module]) -> str:

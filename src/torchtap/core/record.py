@@ -231,6 +231,9 @@ class Sink(Protocol):
     ``reads_backward`` (``bool``, by default ``True``)
         Whether it reads ``record.backward``. Where no sink of a watch does, that number may be of a
         checkpoint's own backward, and a hook on the model's output is saved.
+    ``skips_steps`` (``bool``, by default ``False``)
+        Whether ``close_step`` may be left out for a step of which nothing was recorded, where
+        another such step follows.
     ``unguarded`` (collection of ``"take"`` and ``"meter"``)
         Those of its functions that never raise and run alike in any grad mode and under autocast
         and inference mode: hooks call them directly, without a lock.

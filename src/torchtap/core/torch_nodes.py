@@ -38,11 +38,29 @@ VIEWS_AND_CASTS = VIEWS | {CAST}
 
 # Families: the name without the number, which tells variants (in place, other arguments) apart.
 WITHOUT_SLOPE = frozenset(
-    f"{name}Backward" for name in ("Round", "Floor", "Ceil", "Trunc", "Sign", "Zero")
+    f"{name}Backward"
+    for name in (
+        *("Round", "Floor", "Ceil", "Trunc", "Sign", "Zero", "Bernoulli", "Poisson", "Normal"),
+        *("Uniform", "Random", "Exponential", "Geometric", "Cauchy", "LogNormal"),
+        *("Eq", "Ne", "Ge", "Gt", "Le", "Lt"),
+    )
 )
-"""Their derivative is 0 everywhere."""
+"""Their derivative is 0 everywhere; of comparisons, those in place are nodes."""
+SGN = "SgnBackward"
+"""Its derivative is 0, unless its result is complex."""
 OVERWRITES = frozenset({"FillBackward", "CopyBackwards"})
 """Overwrite a tensor whole: what stood there before, their first input, gets zeros."""
+WITHOUT_SECOND_SLOPE = frozenset({"CopysignBackward", "NextafterBackward"})
+"""Their second input gets zeros."""
+NOT_IMPLEMENTED = "NotImplemented"
+"""An operation without a derivative: a backward raises at it; ``node.name()``, behind ``::``."""
+WITHOUT_DERIVATIVE = frozenset(
+    f"{name}Backward"
+    for name in ("Unique2", "UniqueDim", "UniqueConsecutive", "UniqueDimConsecutive", "Geqrf")
+)
+"""Nodes of operations without a derivative, at which a backward raises."""
+WITHOUT_FIRST_DERIVATIVE = frozenset({"IgammaBackward", "IgammacBackward", "SpecialZetaBackward"})
+"""A backward raises at them where their first input is to have a gradient."""
 RELU, THRESHOLD, HARDTANH = "ReluBackward", "ThresholdBackward", "HardtanhBackward"
 CLAMPS = frozenset({"ClampBackward", "ClampMinBackward"})
 SOFT_RECTIFIERS: Mapping[str, str] = MappingProxyType(
@@ -70,3 +88,8 @@ def family(name: str) -> str:
         'ReluBackward'
     """
     return name.rstrip("0123456789")
+
+
+def has_no_derivative(name: str) -> bool:
+    """Return whether a backward raises at a node, whatever it was given; of its name."""
+    return name == NOT_IMPLEMENTED or family(name) in WITHOUT_DERIVATIVE

@@ -52,14 +52,22 @@ _serials = itertools.count()
 
 
 class _Frame(Call):
-    """A call whose tensors are edited."""
+    """A call whose tensors are edited.
+
+    Attributes:
+        first_node: nodes with this number and larger ones were made within the call; 0 where no
+            gradient of what it returns is edited.
+        first_view: how many views were followed when it began.
+    """
 
     __slots__ = ("first_node", "first_view")
 
-    def __init__(self, tap: Tap, number: int, phase: str, first_view: int) -> None:
+    def __init__(
+        self, tap: Tap, number: int, phase: str, first_node: int = 0, first_view: int = 0
+    ) -> None:
         Call.__init__(self, tap, number, phase, depth=4)
         self.first_view = first_view
-        self.first_node = sequence_number()
+        self.first_node = first_node
 
 
 class EditEngine:
@@ -131,8 +139,8 @@ class EditEngine:
         self.step = self.gradients.step = step
         self.is_on = self._params.is_on = is_on
         self._hooks.restart()
-        self.gradients.backwards.restart()
-        self.gradients.settle()
+        if self.gradients.are_edited:
+            self.gradients.begin_step()
 
     def detach(self) -> None:
         """Take every hook off."""
@@ -155,12 +163,15 @@ class EditEngine:
         self, tap: Tap, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         """Edit the arguments of a tapped module that is entered; returns new ones, if any."""
-        if self._is_dormant(tap):
+        if _is_traced(tap):
             return None
         if tap is self.root:
             self._enter_model()
         number, phase = self._hooks.identifier.identify(tap, args, kwargs)
-        call = _Frame(tap, number, phase, len(self.gradients.views))
+        # Asking costs more than the rest of a frame, in a step that has left the caches cold.
+        first_node = sequence_number() if tap.filters else 0
+        first_view = len(self.gradients.views) if self.gradients.are_edited else 0
+        call = _Frame(tap, number, phase, first_node, first_view)
         self._hooks.running.stack.append(call)
         takes_arguments = "input" in tap.filters or "grad_input" in tap.filters
         if not takes_arguments or not self._is_wanted(call):
@@ -178,18 +189,18 @@ class EditEngine:
         has_frame: bool,
     ) -> Any:
         """Edit the output of a tapped module; ``None`` where it raised."""
-        if self._is_dormant(tap):
+        if _is_traced(tap):
             return None
         left = self._hooks.running.leave(tap) if has_frame else ()
         call = left[-1] if left else None
         if call is None:
             number, phase = self._hooks.identifier.identify(tap, args, kwargs)
-            call = _Frame(tap, number, phase, _NO_VIEWS)
-        else:
+            call = _Frame(tap, number, phase, sequence_number() if has_frame else 0)
+        elif self.gradients.are_edited:
             self.gradients.leave(
                 call.first_view, output, is_outermost=not self._hooks.running.stack
             )
-        if tap is self.root:
+        if self._params.are_edited and tap is self.root:
             self._params.put_on()  # Lazy parameters exist only now.
             if self._params.hooks and current_task() == -1:
                 self.gradients.announce(output)
@@ -206,7 +217,8 @@ class EditEngine:
                 _refuse_graph_outputs(self.change.name, tap, output)
             change = partial(self._new_output, call, {})
             new = replace(output, change, tap.unseen[RETURNED], inside=change)
-        if not self._hooks.running.stack:  # What it returned itself is followed no further.
+        # What the outermost call returned itself is followed no further.
+        if self.gradients.are_edited and not self._hooks.running.stack:
             self.gradients.leave(_NO_VIEWS, None, is_outermost=True)
         return new
 
@@ -215,11 +227,11 @@ class EditEngine:
         if not self.is_on or (not self._hooks.running.stack and current_task() == -1):
             return tensor
         tap = self._hooks.mark_tap(name)
-        if tap is None or self._is_dormant(tap):
+        if tap is None or _is_traced(tap):
             return tensor
         number, phase = self._hooks.identifier.identify(tap, (tensor,), {})
-        call = _Frame(tap, number, phase, _NO_VIEWS)
-        call.first_node = 0  # Made by the module that marks it, not handed on by it.
+        # Its first node is 0: made by the module that marks it, not handed on by it.
+        call = _Frame(tap, number, phase)
         if not self._is_wanted(call):
             return tensor
         return self._flowing_out(call, tap.plain_output, tap.plain_gradient, {}, tensor)
@@ -230,12 +242,11 @@ class EditEngine:
         self.num_entries += 1
         self._hooks.dynamo_setting.hold()
         if current_task() == -1 and not self._hooks.running.stack:
-            self.gradients.backwards.forget_failed()
             self._hooks.identifier.enter_model()
-            self.gradients.views.drop()  # Left behind by a KeyboardInterrupt.
-            self.gradients.settle()
-            self.gradients.prune()
-        self._params.put_on()
+            if self.gradients.are_edited:
+                self.gradients.enter_model()
+        if self._params.are_edited:
+            self._params.put_on()
 
     def _is_wanted(self, call: Call) -> bool:
         if call.number == UNIDENTIFIED:
@@ -313,13 +324,13 @@ class EditEngine:
             )
         return self.gradients
 
-    def _is_dormant(self, tap: Tap) -> bool:
-        if not self.is_on:
-            return True
-        if tracing_state() is not None:
-            tap.reason = TRACED
-            return True
+
+def _is_traced(tap: Tap) -> bool:
+    """Return whether ``torch.jit`` is tracing, which would write the edit into its graph."""
+    if tracing_state() is None:
         return False
+    tap.reason = TRACED
+    return True
 
 
 def _state_of_value(tap: Tap, port: str, leaf: str, holder: str) -> SiteState | None:

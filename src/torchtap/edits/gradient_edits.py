@@ -58,6 +58,7 @@ class GradientEdit:
         self.phase = phase
         self.is_split = False
         self.view: ViewState | None = None
+        edits.are_edited = True
         state.expected += 1
 
     def on_tensor(self, gradient: Tensor | None) -> Tensor | None:
@@ -132,6 +133,8 @@ class GradientEdits:
         fired: called with site, call, and whether the gradient was replaced.
 
     Attributes:
+        are_edited: whether any gradient was waited for. Until then nothing has to be done as a step
+            or a forward begins.
         is_on: hooks on tensors that outlive the edit look at this first.
         views: whose gradients are to be changed, and whose memory may yet be overwritten.
     """
@@ -139,9 +142,10 @@ class GradientEdits:
     def __init__(self, change: CheckedEdit, fired: Callable[[SiteState, int, bool], None]) -> None:
         self.step = 0
         self.is_on = True
+        self.are_edited = False
         self.name = change.name
         self.on_tensors = TensorHooks(self._is_ours)
-        self.backwards = Backwards(lambda: None)
+        self.backwards = Backwards()
         self._change = change
         self._fired = fired
         self._handles: list[Any] = []
@@ -190,6 +194,7 @@ class GradientEdits:
         A reentrant checkpoint inside it runs backwards of its own, and each would be taken for the
         outermost where nothing but parameters is edited.
         """
+        self.are_edited = True
         for _, tensor in leaves(output):
             if tensor.requires_grad:
                 hook = GradHook(self._begin)
@@ -266,6 +271,18 @@ class GradientEdits:
             if edit.is_lost and edit._task == -1:
                 self.lost[edit.state] = _LOST
         self._unfinished.clear()
+
+    def begin_step(self) -> None:
+        """Number backwards anew, and note which gradients went another way."""
+        self.backwards.restart()
+        self.settle()
+
+    def enter_model(self) -> None:
+        """A forward begins, outside of any backward: forget what earlier ones have left behind."""
+        self.backwards.forget_failed()
+        self.views.drop()  # Left behind by a KeyboardInterrupt.
+        self.settle()
+        self.prune()
 
     # ------------------------------------------------------------------ off
 

@@ -31,7 +31,8 @@ class ParamEdits:
         wants_call: which backwards, by number; ``None`` for all.
 
     Attributes:
-        is_on: whether they are edited.
+        are_edited: whether the plan has any.
+        is_on: whether they are edited in the running step.
         hooks: that are on parameters now.
     """
 
@@ -48,6 +49,7 @@ class ParamEdits:
         self._gradients = gradients
         self._wants_call = wants_call
         self.hooks = ParamHooks()
+        self.are_edited = any("param_grad" in tap.filters for tap in plan.taps)
 
     def put_on(self) -> None:
         """Hook the parameters whose gradients are to be changed, also those that are new."""
@@ -89,6 +91,7 @@ class ParamEdits:
             return None
         if not any(is_hooked(one, handles[0]) for one in owned(module(), state.site.leaf)):
             return None
+        self._gradients.are_edited = True
         call = self._gradients.backwards.number()
         if self._wants_call is not None and not self._wants_call(call):
             return None

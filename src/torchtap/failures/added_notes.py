@@ -17,6 +17,7 @@ from torchtap.failures.catalogue import SITUATIONS
 from torchtap.failures.failed_call import which_call
 from torchtap.failures.failure import Explanation, Failure, place_of
 from torchtap.failures.message_patterns import KnownMessage, is_from_torch, recognise
+from torchtap.failures.misplaced_members import misplaced
 from torchtap.failures.traceback_frame import forget
 
 HEAD = "torchtap:"
@@ -82,7 +83,11 @@ def explain(
     known = recognise(failure)
     if known is None:
         return failure, None, None
-    return failure, known, SITUATIONS[known.name](failure, known.match)
+    explanation = SITUATIONS[known.name](failure, known.match)
+    way = misplaced(failure) if isinstance(error, RuntimeError) else ""
+    if way:
+        explanation = explanation._replace(ways=(way, *explanation.ways))
+    return failure, known, explanation
 
 
 def _note(error: BaseException, model: nn.Module | None) -> str:

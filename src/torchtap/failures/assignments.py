@@ -8,12 +8,11 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from torchtap.failures.parsed_source import written
-from torchtap.failures.traceback_frame import TracebackFrame
+from torchtap.failures.traceback_frame import LOOPS, TracebackFrame
 
 _BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 _MOST_CHARACTERS = 80
-LOOPS = (ast.For, ast.While, ast.AsyncFor)
 Block = tuple[ast.AST, str]
 """A block of statements: what it is a part of, and which part, such as ``orelse``."""
 

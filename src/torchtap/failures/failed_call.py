@@ -15,7 +15,6 @@ from torchtap.core.text import plural
 from torchtap.core.torch_nodes import TURNS
 from torchtap.core.user_functions import code_of
 from torchtap.failures.assignments import (
-    LOOPS,
     Block,
     blocks_at,
     is_assigned_in_loop,
@@ -23,7 +22,7 @@ from torchtap.failures.assignments import (
 )
 from torchtap.failures.failure import Failure
 from torchtap.failures.graph_reading import nodes_of, parameters_at
-from torchtap.failures.traceback_frame import MISSING, TracebackFrame
+from torchtap.failures.traceback_frame import LOOPS, MISSING, TracebackFrame
 
 _ONE_NODE = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Embedding)
 """Modules whose calls each make one node of the graph that takes their weight."""

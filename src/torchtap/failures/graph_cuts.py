@@ -19,6 +19,8 @@ _METHODS = {
     "item": "Take the .item() away: it returns a number of Python, without a graph.",
     "tolist": "Take the .tolist() away: it returns numbers of Python, without a graph.",
     "numpy": "Stay in PyTorch: an array of numpy has no graph.",
+    "sample": "Draw by .rsample(), where the distribution has it: through .sample() no gradient "
+    "comes. Of discrete ones, weight the loss by log_prob of the sample.",
     "argmax": "Compute the loss from what argmax was given: indices have no gradient.",
 }
 _MAKERS = {
@@ -80,13 +82,25 @@ def _every_cut(failure: Failure) -> Iterator[GraphCut]:
         # stands.
         on_way = _way_of(inside, 0 if module else last)
         for node in inside:
-            cut = _cut(node, file)
+            cut = None if _is_running(failure, node, file) else _cut(node, file)
             if cut is not None:
                 at, source, way, is_mode = f"{shown_file(file)}:{node.lineno}", *cut  # type: ignore[attr-defined]
                 # A mode cuts all that is computed inside its block.
                 parts = ast.walk(node) if is_mode else (node,)
                 is_on_way = any(id(part) in on_way for part in parts)
                 yield GraphCut(f"{at}: {source}", way, module, is_mode, is_on_way)
+
+
+def _is_running(failure: Failure, node: ast.AST, file: str) -> bool:
+    """Return whether an expression is the call that failed, which cut nothing."""
+    user = failure.user
+    here = None if user is None or user.file != file else user.expression
+    return here is not None and _position(here) == _position(node)
+
+
+def _position(node: ast.AST) -> tuple[int | None, int | None, int | None]:
+    at = getattr(node, "lineno", None), getattr(node, "col_offset", None)
+    return *at, getattr(node, "end_col_offset", None)
 
 
 def _way_of(inside: Sequence[ast.AST], last: int) -> set[int]:
@@ -232,6 +246,8 @@ def _way_of_call(node: ast.Call, called: ast.Attribute) -> str:
     is_first = name == "grad" and written(base).endswith("autograd")
     if is_first and "create_graph" not in {keyword.arg for keyword in node.keywords}:
         return _FIRST
+    if name == "sample" and written(base) in ("random", "rng"):
+        return ""
     return _METHODS.get(name, "")
 
 

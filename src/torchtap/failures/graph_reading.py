@@ -42,23 +42,23 @@ class SavedValue(NamedTuple):
     said: str = ""
 
 
-def leaves_of(tensors: Iterable[Tensor], without: Node = None) -> list[Tensor]:
-    """The leaves that lead to these tensors, not through one node."""
-    held = (getattr(node, "variable", None) for node in nodes_of(tensors, without))
+def leaves_of(tensors: Iterable[Tensor], *without: Node) -> list[Tensor]:
+    """The leaves that lead to these tensors, not through some nodes."""
+    held = (getattr(node, "variable", None) for node in nodes_of(tensors, *without))
     return [one for one in held if isinstance(one, Tensor)]
 
 
-def nodes_of(tensors: Iterable[Tensor], without: Node = None) -> list[Node]:
-    """All nodes that lead to these tensors, those next to them first; not through one node."""
+def nodes_of(tensors: Iterable[Tensor], *without: Node) -> list[Node]:
+    """All nodes that lead to these tensors, those next to them first; not through some nodes."""
     roots = (tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None)
-    return list(islice(_towards_inputs(roots, without), _MOST_NODES))
+    return list(islice(_towards_inputs(roots, *without), _MOST_NODES))
 
 
-def _towards_inputs(roots: Iterable[Node], without: Node = None) -> Iterator[Node]:
-    """Nodes, and those that lead to them, each once and the nearest first; not through one node."""
+def _towards_inputs(roots: Iterable[Node], *without: Node) -> Iterator[Node]:
+    """Nodes, and those that lead to them, each once and the nearest first; not through some."""
     todo = deque(roots)
     # Nodes hash by identity, and one is held for each, so that no wrapper is made anew.
-    seen = {*todo, without}
+    seen = {*todo, *without}
     while todo:
         node = todo.popleft()
         yield node

@@ -8,7 +8,9 @@ LAYERS: dict[str, str] = {
     "padding of a pool": r"pad should be at most half of effective kernel size, but got "
     r"pad=(?P<pad>\d+), kernel_size=(?P<kernel>\d+)",
     "dimensions of a pool": r"Expected (?P<low>\d)D or (?P<high>\d)D \(batch mode\) tensor|"
-    r"non-empty (?P<few>\d)D or (?P<many>\d)D \(batch mode\) tensor expected for input",
+    r"non-empty (?P<few>\d)D or (?P<many>\d)D \(batch mode\) tensor expected for input|"
+    r"Expected (?P<least>\d) to (?P<most>\d) dimensions, but got \d-dimensional tensor for "
+    r"argument #1 'self' \(while checking arguments for adaptive",
     "padding of an output": r"output padding must be smaller than either stride or dilation",
     "size of an unpool": r"invalid output_size \"(?P<given>.*?)\" \(dim \d must be between "
     r"(?P<low>\d+) and (?P<high>\d+)\)",
@@ -103,6 +105,8 @@ TENSORS: dict[str, str] = {
     r"type\(s\) for @: ('Tensor' and '(int|float)'|'(int|float)' and 'Tensor')",
     "one tensor to join": r"(?P<op>cat|concat|concatenate|stack|vstack|hstack|dstack|block_diag)"
     r"\(\): argument 'tensors' \(position 1\) must be tuple of Tensors, not Tensor",
+    "tensors to join": r"(?P<op>\w+)\(\): argument 'tensors' \(position 1\) must be tuple of "
+    r"Tensors, not (?P<given>[\w.]+)",
     "numbers to concatenate": r"zero-dimensional tensor \(at position (?P<at>\d+)\) cannot be "
     r"concatenated",
     "several unknown sizes": r"only one dimension can be inferred",
@@ -147,6 +151,8 @@ TENSORS: dict[str, str] = {
     "no bounds": r"torch\.clamp: At least one of 'min' or 'max' must not be None",
     "number too large": r"value cannot be converted to type (?P<type>[\w: ]+) without overflow",
     "parts of complex numbers": r"Tensor must have a last dimension of size 2",
+    "imaginary part of real numbers": r"imag is not implemented for tensors with non-complex "
+    r"dtypes",
     "no complex numbers": r"(view_as_real is only supported for complex tensors|istft requires a "
     r"complex-valued input tensor)",
     "complex loss": r"grad can be implicitly created only for real scalar outputs but got "

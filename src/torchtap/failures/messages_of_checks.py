@@ -53,6 +53,14 @@ CHECKS: dict[str, str] = {
     r"dropout should be a number in range \[0, 1\]",
     "more steps than planned": r"Tried to step (?P<step>\d+) times\. The specified number of total "
     r"steps is (?P<total>\d+)",
+    "indices of a sparse tensor": r"'len\(size\) == sparse_dim \+ dense_dim' is not satisfied: "
+    r"len\(size\) = (?P<size>\d+), sparse_dim = (?P<sparse>\d+)",
+    "product of a sparse matrix": r"Argument #\d+ \(dense\): Expected dim \d+ size "
+    r"(?P<wanted>\d+), got (?P<given>\d+)",
+    "parameters of SparseAdam": r"Sparse params at indices .*: SparseAdam requires dense",
+    "fusion in training": r"Fusion only for eval!",
+    "divergence of distributions": r"No KL\(p \|\| q\) is implemented for p type (?P<p>\w+) and q "
+    r"type (?P<q>\w+)",
     "no method": r"'torch\.(dtype|Size|device)' object is not callable",
     "list of modules": r"'(list|tuple|dict)' object is not callable",
     "pair of states": r"lstm_cell\(\): argument 'hx' \(position \d+\) must be tuple of Tensors, "
@@ -82,6 +90,8 @@ CHECKS: dict[str, str] = {
     "scalar of a transform": r"(grad_and_value\(f\)\(\*args\): )?Expected f\(\*args\) to return a "
     r"scalar Tensor, got tensor with "
     r"(?P<dims>\d+) dims",
+    "statistics in a transform": r"Batch norm got a batched tensor as input while the running_mean "
+    r"or running_var",
     "random in a transform": r"vmap: called random operation while in randomness error mode",
     "shape in a transform": r"vmap: We do not support batching operators that can support dynamic "
     r"shape",

@@ -84,7 +84,8 @@ TRAINING: dict[str, str] = {
     r"'NoneType'",
     "milestones of a scheduler": r"'(?P<kind>int|float)' object is not iterable",
     "function of a scheduler": r"'(?P<kind>int|float)' object is not callable",
-    "text as a rate": r"'<=' not supported between instances of 'float' and 'str'",
+    "text as a rate": r"'<=' not supported between instances of 'float' and "
+    r"'(?P<kind>str|list|tuple|dict|NoneType)'",
     "value of an optimizer": r"Invalid (?P<what>learning rate|weight_decay value|momentum value|"
     r"epsilon value|beta parameter at index \d|alpha value|lr_decay value|rho value): "
     r"(?P<given>\S+)",
@@ -150,6 +151,13 @@ TRANSFORMS: dict[str, str] = {
     "name in one branch": r"\s*(?P<name>\w+) is not defined in the (?P<branch>true|false) branch",
     "types of two branches": r"\s*Type mismatch: (?P<name>\w+) is set to type (?P<a>.*?) in the "
     r"true branch and type (?P<b>.*?) in the false branch",
+    "type of a script": r"\s*Unknown type name '(?P<name>[\w.]+)'|\s*Attempted to use "
+    r"(?P<bare>\w+) without contained types",
+    "types of two returns": r"\s*Previous return statement returned a value of type "
+    r"(?P<first>.*?) but this return statement returns a value of type (?P<second>.*?):",
+    "list of a script": r"\s*aten::append\.t[\s\S]*?previously matched to type (?P<wanted>\S+) is "
+    r"matched to type (?P<given>[^\n]*?)\.\n",
+    "script that failed": r"The following operation failed in the TorchScript interpreter",
     "syntax of a script": r"(?P<what>\w+) blocks aren't supported",
     "dict of a trace": r"Encountering a dict at the output of the tracer",
     "output of a trace": r"Only tensors, lists, tuples of tensors, or dictionary of tensors can be "
@@ -166,6 +174,7 @@ TRANSFORMS: dict[str, str] = {
     "input of an export": r"Guard failed: (?P<guard>.*)",
     "branch of a symbol": r"symbolically traced variables cannot be used as inputs to control flow",
     "loop over a symbol": r"Proxy object cannot be iterated",
+    "storage of a transform": r"Cannot access data pointer of Tensor that doesn't have storage",
     "fake tensors that do not fit": r"RuntimeError when making fake tensor call[\s\S]*got "
     r"\w+\(['\"](?P<why>.*?)['\"]\)",
 }
@@ -193,5 +202,16 @@ RANKS: dict[str, str] = {
     r"(?P<given>\d+) params, while rank (?P<other>\d+) has inconsistent (?P<wanted>\d+) params",
 }
 """Messages of processes that train together."""
-TOOLS: dict[str, str] = {**OBJECTS, **TRAINING, **DATA, **TRANSFORMS, **RANKS}
+LAST: dict[str, str] = {
+    "next of an iterator": r"'_(Single|Multi)ProcessDataLoaderIter' object has no attribute 'next'",
+    "attribute of a subset": r"'(?P<kind>Subset|ConcatDataset|DataLoader)' object has no attribute "
+    r"'(?P<name>\w+)'",
+    "arguments of a hook": r"(?P<hook>[\w.<>]+)\(\) (?P<what>(takes|missing|got) .*)",
+    "key of a data set": r"-?\d+$",
+    "code of a script": r"[\s\S]*<--- HERE",
+    "samples beyond the data": r"list index out of range|index (?P<at>-?\d+) is out of bounds for "
+    r"axis 0 with size (?P<size>\d+)|single positional indexer is out-of-bounds",
+}
+"""Messages of a kind, behind those that say more."""
+TOOLS: dict[str, str] = {**OBJECTS, **TRAINING, **DATA, **TRANSFORMS, **RANKS, **LAST}
 """Name -> what a message begins with; behind those of :mod:`torchtap.failures.messages`."""

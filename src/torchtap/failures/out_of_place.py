@@ -46,13 +46,19 @@ def is_read_below(frame: TracebackFrame, name: str, line: int) -> bool:
 def out_of_place(statement: ast.AST | None) -> str:
     """Return a statement as one that makes a new tensor: ``x = x * m`` of ``x *= m``.
 
-    Empty where it assigns to a part of a tensor, or has no form out of place.
+    ``x = x.masked_fill(x < 0, 0)`` of ``x[x < 0] = 0``; empty where it assigns to another part of a
+    tensor, or has no form out of place.
     """
     match statement:
+        case ast.Assign(
+            targets=[ast.Subscript(value=ast.Name(id=name), slice=ast.Compare() as mask)],
+            value=ast.Constant() | ast.UnaryOp() as value,
+        ) if ast.unparse(mask.left) == name:
+            return f"{name} = {name}.masked_fill({ast.unparse(mask)}, {ast.unparse(value)})"
         case ast.AugAssign(target=ast.Name() | ast.Attribute()):
             read = _loaded(statement.target)
-            value = ast.BinOp(read, statement.op, statement.value)
-            return f"{ast.unparse(statement.target)} = {ast.unparse(value)}"
+            result = ast.BinOp(read, statement.op, statement.value)
+            return f"{ast.unparse(statement.target)} = {ast.unparse(result)}"
         case ast.Expr(value=ast.Call() as call):
             new, target = _without_underscores(call)
             is_place = isinstance(target, ast.Name | ast.Attribute)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
+from torchtap.failures.catalogue.hooks import hook_called
 from torchtap.failures.catalogue.objects import none_handed_over, unpacked
 from torchtap.failures.catalogue.values_given import (
     adds_parameters,
@@ -135,6 +136,19 @@ def _is_forward_of_a_function(failure: Failure) -> bool:
     return isinstance(held, type) and issubclass(held, torch.autograd.Function)
 
 
+def _is_key_of_fetch(failure: Failure) -> bool:
+    """Return whether the code of a data set, asked for a sample, looked for a key of a number."""
+    is_asked = any(one.is_torch and one.file.endswith("fetch.py") for one in failure.frames)
+    return is_asked and type(failure.error) is KeyError
+
+
+def _is_of_fetch(failure: Failure) -> bool:
+    """Return whether a DataLoader asked a data set for a sample, whose own code has failed."""
+    is_asked = any(one.is_torch and one.file.endswith("fetch.py") for one in failure.frames)
+    is_own = failure.frames[-1].is_user and not failure.frames[-1].raises_itself
+    return is_asked and is_own and isinstance(failure.error, IndexError)
+
+
 def _is_of_optimizer(failure: Failure) -> bool:
     last = failure.frames[-1]
     return last.is_torch and f"{os.sep}optim{os.sep}" in last.file
@@ -196,5 +210,8 @@ CONDITIONS: dict[str, Callable[[Failure], bool]] = {
     "function that cannot be pickled": _is_pickled,
     "member out of range": _is_member,
     "tensor as an index": _is_index,
+    "samples beyond the data": _is_of_fetch,
+    "key of a data set": _is_key_of_fetch,
+    "arguments of a hook": lambda failure: bool(hook_called(failure)),
 }
 """Name of a message -> whether it is about PyTorch in a failure."""

@@ -29,6 +29,7 @@ from torchtap.core.source_files import (
 )
 from torchtap.failures.parsed_source import expression_at, function_tree, lambda_at, written
 
+LOOPS = (ast.For, ast.While, ast.AsyncFor)
 _STATE = ("_parameters", "_buffers", "_modules")
 _DISPATCH = "handle_torch_function"
 _HISTORY = re.compile(r"_+|_i+|_i?\d+|_[iod]h")
@@ -91,7 +92,10 @@ class TracebackFrame:
     @property
     def owner(self) -> Any:
         """Return the value of ``self`` in the frame; ``None`` without it."""
-        return self.frame.f_locals.get("self")
+        code = self.code
+        has_self = "self" in (*code.co_varnames, *code.co_cellvars, *code.co_freevars)
+        # To ask for the local variables makes Python copy them, and keep the copy.
+        return self.frame.f_locals.get("self") if has_self else None
 
     @property
     def module(self) -> nn.Module | None:
@@ -109,6 +113,18 @@ class TracebackFrame:
     @cached_property
     def names(self) -> dict[str, Any]:
         """Return the names of the function, and those of the file that the function uses."""
+        return self._looked_up()
+
+    @property
+    def own_names(self) -> dict[str, Any]:
+        """Return the names that the program gave: a note can call nothing by the others.
+
+        Not kept, since all frames are asked: objects that stay make Python collect garbage.
+        """
+        known = self._looked_up().items()
+        return {key: one for key, one in known if not _HISTORY.fullmatch(key)}
+
+    def _looked_up(self) -> dict[str, Any]:
         # Globals first: a local name hides one of the file.
         known = {
             name: self.frame.f_globals[name]
@@ -116,11 +132,6 @@ class TracebackFrame:
             if name in self.frame.f_globals
         }
         return {**known, **self.frame.f_locals}
-
-    @cached_property
-    def own_names(self) -> dict[str, Any]:
-        """Return the names that the program gave: a note can call nothing by the others."""
-        return {key: one for key, one in self.names.items() if not _HISTORY.fullmatch(key)}
 
     @property
     def expression(self) -> ast.AST | None:
@@ -133,6 +144,13 @@ class TracebackFrame:
         if self.code.co_name == "<lambda>":
             return lambda_at(self.code, self._instruction, self.line)
         return function_tree(self.code, self.line)
+
+    @property
+    def loop(self) -> ast.For | ast.While | ast.AsyncFor | None:
+        """Return the innermost loop around the line; ``None`` if it stands in none."""
+        nodes = ast.walk(self.function) if self.function is not None else ()
+        loops = [one for one in nodes if isinstance(one, LOOPS) and is_inside(self.line, one)]
+        return loops[-1] if loops else None
 
     def calls_of(self, *methods: str) -> Iterator[ast.Call]:
         """Yield the calls of methods of some names that stand in the running function."""
@@ -165,6 +183,11 @@ class TracebackFrame:
             case ast.List() | ast.Tuple():
                 return [self.value_of(element) for element in node.elts]
         return MISSING
+
+
+def is_inside(line: int, statement: ast.stmt) -> bool:
+    """Return whether a line stands in a statement."""
+    return statement.lineno <= line <= (statement.end_lineno or 0)
 
 
 def line_of(node: ast.AST, file: str) -> str:

@@ -137,6 +137,8 @@ def writer_of(
         if not _is_no_tensor(one, frames, names)
     ]
     fitting.sort(key=_is_far(frames, names))  # The note has room for some.
+    if not alike and not known and not fitting:
+        alike = modules  # Dropout writes by a product, for instance.
     writers = [*(_of_module(one, names) for one in alike), *(one for one, _ in known), *fitting]
     # A module's forward may be found by several ways.
     writers = list({one.text: one for one in writers}.values())

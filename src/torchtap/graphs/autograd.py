@@ -19,6 +19,7 @@ from torchtap.core.storages import blocks_of
 from torchtap.core.torch_messages import says
 from torchtap.core.torch_private import checkpoint_inputs, node_hooks, without_torch_function
 from torchtap.core.user_functions import code_of
+from torchtap.graphs.node_walk import nodes_behind
 from torchtap.graphs.nodes import (
     ACTIVATION,
     BUFFER,
@@ -50,10 +51,6 @@ from torchtap.hooks.graph_edges import edge_of, is_copy_slices, num_casts
 from torchtap.hooks.saved_slots import SavedSlots, holds_any, unpacking_hook
 
 ShowHooks = Callable[[Any], tuple[list[Any], list[Any]]]
-MOST_NODES = 30_000
-"""Nodes that are walked to. Once Python has seen the nodes of a chain, PyTorch frees them one in
-another, which overflows the stack (and ends the process) from about 50,000 on; those that Python
-has not seen it frees in a loop."""
 _IN_CHECKPOINT = "inside an activation checkpoint"
 _UNKNOWN = "CppFunction"
 """Class of the nodes of C++ that Python was not told of: those of TorchScript and extensions."""
@@ -123,12 +120,14 @@ class AutogradParts:
         edges: from each node to those behind it.
         roots: the tensors that were asked for.
         numbers: sequence number of each node as autograd has it.
+        is_whole: whether these are all nodes behind the roots.
     """
 
     nodes: list[Node] = field(default_factory=list)
     edges: list[Edge] = field(default_factory=list)
     roots: list[Root] = field(default_factory=list)
     numbers: list[int] = field(default_factory=list)
+    is_whole: bool = True
 
 
 def read_autograd(
@@ -150,7 +149,9 @@ def read_autograd(
         root, start = _root(name, tensor, ids, starts)
         whole.roots.append(root)
         del start
-    nodes, whole.edges = _walk(ids, starts)
+    nodes, whole.is_whole = nodes_behind(starts)
+    ids.update((node, place) for place, node in enumerate(nodes))
+    whole.edges = list(_edges(nodes, ids))
     hooks = _tensor_hooks(ids)
     # Memory counts for the node that was made first, as it was saved first.
     with node_hooks() as show_hooks:
@@ -182,22 +183,13 @@ def _root(name: str, tensor: Tensor, ids: dict[Any, int], starts: list[Any]) -> 
     return Root(name, ids[node], output, type_of(tensor)), node
 
 
-def _walk(ids: dict[Any, int], starts: Sequence[Any]) -> tuple[list[Any], list[Edge]]:
-    """Return all nodes behind the first ones, each once, and their edges, at any depth."""
-    nodes, edges = list(starts), list[Edge]()
-    for place, node in enumerate(nodes):  # It grows while it is walked.
+def _edges(nodes: Sequence[Any], ids: Mapping[Any, int]) -> Iterator[Edge]:
+    """Yield the edges between nodes, each as often as it is there."""
+    for place, node in enumerate(nodes):
         for slot, (following, output) in enumerate(node.next_functions):
-            if following is None:
-                continue
-            # A node is numbered when it is first met, and its edges are kept each time.
-            number = ids.get(following)
-            if number is None:
-                if len(nodes) >= MOST_NODES:
-                    continue
-                number = ids[following] = len(nodes)
-                nodes.append(following)
-            edges.append(Edge(place, number, slot, output))
-    return nodes, edges
+            number = None if following is None else ids.get(following)
+            if number is not None:
+                yield Edge(place, number, slot, output)
 
 
 def _number(node: Any) -> int:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from torchtap.graphs.nodes import INPUT, MODULE, OUTPUT, OUTSIDE, Call, Edge, Node
@@ -159,19 +160,18 @@ class _Wires:
             self._into.setdefault(arrow.target, []).append(arrow.source)
             self._out.setdefault(arrow.source, []).append(arrow.target)
 
-    def num_alike(self, copies: Sequence[Sequence[int]]) -> int:
+    def num_alike(self, nodes_of: Callable[[int], Iterable[int]], times: int) -> int:
         """Return how many copies in a row feed the next one, all in the same way; from 1.
 
         Args:
-            copies: the nodes of each, in the same order.
+            nodes_of: number of a copy -> its nodes, in the same order; asked until one differs.
+            times: how many copies there are.
         """
-        places = [{node: place for place, node in enumerate(nodes)} for nodes in copies]
-        for number in range(1, len(copies)):
-            into, before = (
-                self._ways(self._into, copies, places, n, -1) for n in (number, number - 1)
-            )
-            out = self._ways(self._out, copies, places, number - 1, 1)
-            last = self._ways(self._out, copies, places, number - 2, 1) if number > 1 else out
+        copies = _Copies(nodes_of, times)
+        for number in range(1, times):
+            into, before = (self._ways(self._into, copies, n, -1) for n in (number, number - 1))
+            out = self._ways(self._out, copies, number - 1, 1)
+            last = self._ways(self._out, copies, number - 2, 1) if number > 1 else out
             if number == 1:  # What the second gets from the first, the first got from elsewhere.
                 into, before = _loosely(into), _loosely(before)
             if (
@@ -180,21 +180,15 @@ class _Wires:
                 or not any(way[0] == _NEXT for ways in out for way in ways)
             ):
                 return number
-        return len(copies)
+        return times
 
     def _ways(
-        self,
-        edges: Mapping[int, Sequence[int]],
-        copies: Sequence[Sequence[int]],
-        places: Sequence[Mapping[int, int]],
-        number: int,
-        step: int,
+        self, edges: Mapping[int, Sequence[int]], copies: _Copies, number: int, step: int
     ) -> list[list[_Way]]:
         """Return where each edge of a copy's nodes leads: inside, to the next copy or elsewhere."""
-        inside = places[number]
-        beside = places[number + step] if 0 <= number + step < len(places) else {}
+        inside, beside = copies.places(number), copies.places(number + step)
         of_children = []
-        for node in copies[number]:
+        for node in inside:
             ways = list[_Way]()
             for other in edges.get(node, ()):
                 if other in inside:
@@ -203,8 +197,27 @@ class _Wires:
                     ways.append((_NEXT, beside[other]))
                 else:
                     ways.append((_ELSEWHERE, self._ends.get(other, other)))
-            of_children.append(ways)
+            # What a node takes has an order; what takes from it is met in the order of a walk.
+            of_children.append(sorted(ways, key=repr) if step > 0 else ways)
         return of_children
+
+
+class _Copies:
+    """The places of nodes in copies of a part, looked up when they are asked for."""
+
+    def __init__(self, nodes_of: Callable[[int], Iterable[int]], times: int) -> None:
+        self._nodes_of = nodes_of
+        self._times = times
+        self._known: dict[int, dict[int, int]] = {}
+
+    def places(self, number: int) -> dict[int, int]:
+        """Return node -> its place in a copy, in the order of places; empty of no copy."""
+        if not 0 <= number < self._times:
+            return {}
+        if number not in self._known:
+            nodes = enumerate(self._nodes_of(number))
+            self._known[number] = {node: place for place, node in nodes}
+        return self._known[number]
 
 
 _INSIDE, _NEXT, _ELSEWHERE = "inside", "next", "elsewhere"
@@ -215,17 +228,12 @@ def _loosely(ways: Sequence[Sequence[_Way]]) -> list[list[_Way]]:
 
 
 def _folded(parts: Sequence[Part], wires: _Wires) -> list[Part]:
-    signs = [part.signature for part in parts]
+    runs = _Runs([part.signature for part in parts])
     kept, place = list[Part](), 0
     while place < len(parts):
-        length, times = _repetition(signs, place)
-        while times > 1 and not _is_worth(parts[place : place + length], times):
-            times = 1
-        if times > 1:
-            groups = (parts[place + length * n : place + length * (n + 1)] for n in range(times))
-            times = wires.num_alike(
-                [[node.id for part in group for node in part.nodes()] for group in groups]
-            )
+        length, times = runs.longest(place)
+        if times > 1 and _is_worth(parts[place : place + length], times):
+            times = wires.num_alike(partial(_nodes_of_copy, parts, place, length), times)
         if times < 2 or not _is_worth(parts[place : place + length], times):
             kept.append(parts[place])
             place += 1
@@ -239,18 +247,36 @@ def _folded(parts: Sequence[Part], wires: _Wires) -> list[Part]:
     return kept
 
 
+def _nodes_of_copy(parts: Sequence[Part], place: int, length: int, number: int) -> Iterator[int]:
+    start = place + length * number
+    for part in parts[start : start + length]:
+        yield from (node.id for node in part.nodes())
+
+
 def _is_worth(parts: Sequence[Part], times: int) -> bool:
     return times >= (2 if any(part.call is not None for part in parts) else _FEWEST_LEAVES)
 
 
-def _repetition(signs: Sequence[int], start: int) -> tuple[int, int]:
-    """Length and times of the repetition from here on that covers most."""
-    best = (1, 1)
-    for length in range(1, min(_LONGEST, (len(signs) - start) // 2) + 1):
-        pattern = signs[start : start + length]
-        times = 1
-        while signs[start + length * times : start + length * (times + 1)] == pattern:
-            times += 1
-        if times > 1 and length * times > best[0] * best[1]:
-            best = (length, times)
-    return best
+class _Runs:
+    """Tells the repetitions in a row of signatures.
+
+    Args:
+        signs: a signature each.
+    """
+
+    def __init__(self, signs: Sequence[int]) -> None:
+        # Length -> from each place on, how many are equal to the one that far behind.
+        self._equal = {length: [0] * len(signs) for length in range(1, _LONGEST + 1)}
+        for length, equal in self._equal.items():
+            for place in range(len(signs) - length - 1, -1, -1):
+                if signs[place] == signs[place + length]:
+                    equal[place] = equal[place + 1] + 1
+
+    def longest(self, start: int) -> tuple[int, int]:
+        """Return length and times of the repetition from a place on that covers most."""
+        best = (1, 1)
+        for length, equal in self._equal.items():
+            times = equal[start] // length + 1
+            if times > 1 and length * times > best[0] * best[1]:
+                best = (length, times)
+        return best

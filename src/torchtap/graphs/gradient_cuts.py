@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any
 from torchtap.core.did_you_mean import did_you_mean
 from torchtap.core.errors import InputError
 from torchtap.graphs.nodes import Operation
-from torchtap.graphs.reached_parameters import CUSTOM
+from torchtap.graphs.reached_parameters import Doubt, Way
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 INSIDE = "ran inside a custom function"
 """Reason of an operation of which it is not known whether it lets gradients through."""
+NO_DERIVATIVE = "has no derivative"
+"""Reason of an operation at which a backward raises."""
 UNMARKED = "ran inside a custom function, whose result does not require grad"
 _FUNCTIONS = (
     " (The graph has custom functions, such as checkpoints: what they use inside gets its "
@@ -35,15 +37,14 @@ class Cuts:
         aliases: further path of a shared parameter -> its first.
         operations: that ran in a watched forward with inputs that require grad; ``None`` where
             none was watched.
-        reached: path of each parameter that the autograd graph leads to -> what stands on the way
-            there, as of :func:`~torchtap.graphs.reached_parameters.reached_parameters`.
+        reached: path of each parameter that the autograd graph leads to -> the best way to it.
         refs: path -> weak reference to the parameter.
     """
 
     trainable: Mapping[str, bool] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
     operations: tuple[Operation, ...] | None = None
-    reached: Mapping[str, str] = field(default_factory=dict)
+    reached: Mapping[str, Way] = field(default_factory=dict)
     refs: Mapping[str, weakref.ref[Any]] = field(default_factory=dict)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -69,7 +70,7 @@ class Cuts:
             )
         if path in self.reached:
             where = "is in the graph" if is_autograd else "leads to the output"
-            return f"{asked} {where}: {_given(self.reached[path])}"
+            return f"{asked} {where}: {self._given(self.reached[path])}"
         if self.operations is None:
             return (
                 f"{asked} is not in the graph: no way of differentiable operations leads from it "
@@ -78,6 +79,28 @@ class Cuts:
                 f"tells the line." + (_FUNCTIONS if has_functions else "")
             )
         return self._watched(asked, path, self.operations)
+
+    def _given(self, way: Way) -> str:
+        """Return what a backward gives a parameter, by the best way to it."""
+        match way.doubt:
+            case Doubt.NONE:
+                return "a backward gives it a gradient."
+            case Doubt.HOOK:
+                return f"a backward gives it a gradient, which a hook on {way.node} may change."
+            case Doubt.CUSTOM:
+                return (
+                    f"only the custom function {way.node.removesuffix('Backward')} leads to it, "
+                    f"whose own backward decides whether it gets a gradient (none, where it "
+                    f"returns None)."
+                )
+            case Doubt.ZEROS:
+                return (
+                    f"a backward gives it zeros, since the derivative of {way.node} on the way to "
+                    f"it is 0."
+                )
+        without = [one for one in self.operations or () if one.reason == NO_DERIVATIVE]
+        where = f": {_describe(without[0])}" if without else ""
+        return f"a backward raises at {way.node} on the way to it, which has no derivative{where}."
 
     def notes(self) -> Iterator[str]:
         """Yield a sentence on what cuts gradients off in a watched forward."""
@@ -128,7 +151,7 @@ class Cuts:
         last = _describe(reached[-1])
         return (
             f"{asked} was used, and no operation that was seen cuts it off; what became of it does "
-            f"not lead to the result (last: {last})."
+            f"not lead to the result, or by a shape alone (last: {last})."
         )
 
     def _follow(
@@ -146,18 +169,6 @@ class Cuts:
             else:
                 cut.append(one)
         return reached, cut
-
-
-def _given(way: str) -> str:
-    """Return what a backward gives a parameter, by what stands on the way to it."""
-    if not way:
-        return "a backward gives it a gradient."
-    if way.startswith(CUSTOM):
-        return (
-            f"only {way} leads to it, whose own backward decides whether it gets a gradient "
-            f"(none, where it returns None)."
-        )
-    return f"a backward gives it zeros, since the derivative of {way} on the way to it is 0."
 
 
 def _describe(one: Operation) -> str:

@@ -149,10 +149,11 @@ class Graph(Printed):
             parameter: its path, as in ``named_parameters()``, or itself.
 
         Returns:
-            sentences. A way on which a custom function stands, whose backward may return none, or
-            an operation whose derivative is 0, is told. Where the forward was watched
-            (``tt.graph(model, *inputs)``), they name each operation that cuts the way, with its
-            module and its line in the program.
+            sentences. A way on which a hook stands, a custom function, whose backward may return
+            none, an operation whose derivative is 0, or one that has none, at which a backward
+            raises, is told; a gradient that is 0 by its values alone (a ReLU of negative numbers)
+            is not. Where the forward was watched (``tt.graph(model, *inputs)``), they name each
+            operation that cuts the way, with its module and its line in the program.
 
         Raises:
             InputError: the graph does not know the parameter: the model was not given.

@@ -18,10 +18,11 @@ from torchtap.core.preserved import preserved
 from torchtap.core.tensors import kind_of
 from torchtap.core.torch_private import is_compiled_module
 from torchtap.core.tree import argument_leaves, leaves
-from torchtap.graphs.autograd import MOST_NODES, AutogradParts, ModelParts, read_autograd
+from torchtap.graphs.autograd import AutogradParts, ModelParts, read_autograd
 from torchtap.graphs.gradient_cuts import Cuts
 from torchtap.graphs.graph import AUTOGRAD, EXECUTION, Graph
 from torchtap.graphs.groups import INFERRED, by_parameters, by_sequence
+from torchtap.graphs.node_walk import MOST_IN_A_ROW, MOST_NODES
 from torchtap.graphs.nodes import COMPILED, MODULE, Edge, Node
 from torchtap.graphs.reached_parameters import reached_parameters
 from torchtap.graphs.recorded import RecordedRun, read_run
@@ -168,10 +169,12 @@ def _notes(found: AutogradParts) -> list[str]:
             f"{compiled} compiled function{'s are' if compiled > 1 else ' is'} one node each: what "
             f"they compute in backward is inside the compiled code"
         )
-    if len(found.nodes) >= MOST_NODES:
+    if not found.is_whole:
         notes.append(
-            f"the graph is cut after the {MOST_NODES:,} nodes that backward reaches by the fewest "
-            f"edges: bytes and order are of these alone"
+            f"the graph is cut after {len(found.nodes):,} nodes, {MOST_IN_A_ROW:,} of them in a "
+            f"row: bytes and order are of these alone"
+            if len(found.nodes) < MOST_NODES
+            else f"the graph is cut after {MOST_NODES:,} nodes: bytes and order are of these alone"
         )
     return notes
 
@@ -229,8 +232,12 @@ def _graph_of_model(
         notes = _notes_of(model)
         if autograd and not trace.error:
             inputs = argument_leaves(args, dict(kwargs))
-            return _watched_autograd(model, trace, tensors, inputs, cuts, notes)
-    return _execution(model, trace, cuts, notes)
+            found = _watched_autograd(model, trace, tensors, inputs, cuts, notes)
+        else:
+            found = _execution(model, trace, cuts, notes)
+        del kept, tensors
+        trace.release()
+    return found
 
 
 def _run(

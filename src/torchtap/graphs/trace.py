@@ -22,7 +22,14 @@ from torchtap.core.torch_frames import is_in_function
 from torchtap.core.torch_private import current_task, sequence_number
 from torchtap.core.tree import argument_leaves, leaves
 from torchtap.graphs.autograd import type_of
-from torchtap.graphs.gradient_flow import MOST_HIDDEN, VALUES, GradientFlow, Made, Taken
+from torchtap.graphs.gradient_flow import (
+    GRADIENTS,
+    MOST_HIDDEN,
+    VALUES,
+    GradientFlow,
+    Made,
+    Taken,
+)
 from torchtap.graphs.nodes import (
     AND,
     FUNCTION,
@@ -194,13 +201,21 @@ class Trace:
         ]
         outputs = leaves(output)
         for name, tensor in outputs:
-            self.flow.note_unmarked(tensor)
+            self.flow.note_unmarked(tensor, "", "")
             source = self._source(tensor)
             if source is not None:
                 target = self._new(Item("output", OUTPUT, OUTSIDE, name, (type_of(tensor),)), [])
                 self.edges.append((source, target, 0, 0, type_of(tensor)))
-        self._nodes = {}  # They hold the graph.
         return outputs
+
+    def release(self) -> None:
+        """Let go of the graph, once nothing else holds it: the nodes that were made last first.
+
+        PyTorch frees a node and those behind it one in another, which overflows the stack where
+        Python has seen the nodes of a long chain.
+        """
+        while self._nodes:
+            self._nodes.popitem()
 
     def _end(self, last: _Open) -> None:
         """Note the call in which the forward raised."""
@@ -313,7 +328,7 @@ class Trace:
             self.flow.note_inside(name, inputs, given, path, line)
             return
         for tensor in taken:
-            self.flow.note_unmarked(tensor)
+            self.flow.note_unmarked(tensor, path, line)
         reason = self.flow.note(name, inputs, given, path, line)
         sources = [(self._source(one), type_of(one)) for one in taken]
         known = [(source, kind) for source, kind in sources if source is not None]
@@ -443,6 +458,8 @@ def _named(leaf: str, names: Sequence[str], *, is_only: bool) -> str:
 
 
 def _name_of(func: Any) -> str:
+    if func is torch.autograd.grad:  # Another than the property of a tensor.
+        return GRADIENTS
     name = getattr(func, "__name__", None) or type(func).__name__
     if name in ("__get__", "__set__"):  # A property, as Tensor.T.
         name = getattr(getattr(func, "__self__", None), "__name__", name)

@@ -71,18 +71,20 @@ class Backwards:
     A backward inside another (a reentrant checkpoint runs one per segment) is part of it.
 
     Args:
-        ended: called at the end of each outermost backward.
+        ended: called at the end of each outermost backward. ``None`` where only numbers are wanted:
+            ``given`` stays empty then, since finding it takes a walk over Python's stack.
 
     Attributes:
+        numbers: task of autograd -> number of its backward.
         given: storages of the gradients that the caller of the running backward handed in. They
             are the caller's own, and may be written into again where autograd does not count it:
             pipelines receive into the same buffers for every microbatch.
     """
 
-    def __init__(self, ended: Callable[[], None]) -> None:
+    def __init__(self, ended: Callable[[], None] | None = None) -> None:
         self.given: set[int] = set()
         self._ended = ended
-        self._numbers: dict[int, int] = {}
+        self.numbers: dict[int, int] = {}
         self._thread = _Thread()
 
     def number(self) -> int:
@@ -93,14 +95,15 @@ class Backwards:
         """
         task = current_task()
         if task == -1:
-            return max(self._numbers.values(), default=0)
-        number = self._numbers.get(task)
+            return max(self.numbers.values(), default=0)
+        number = self.numbers.get(task)
         return self._begin(task) if number is None else number
 
     def restart(self) -> None:
         """Start the numbers again, for a new step."""
-        self._numbers.clear()
-        self.forget_failed()
+        self.numbers.clear()
+        self.given = set()
+        self._thread.running.clear()
 
     def forget_failed(self) -> None:
         """Forget backwards that raised and so never ended. To be called outside of any backward."""
@@ -109,17 +112,16 @@ class Backwards:
 
     def _begin(self, task: int) -> int:
         running = self._thread.running
-        if running:
-            # A reentrant checkpoint calls torch.autograd.backward inside its own backward
-            # (CheckpointFunction in torch/utils/checkpoint.py), as a task of its own.
-            number = self._numbers[running[0]]
-        else:
-            number = 1 + max(self._numbers.values(), default=-1)
-        if len(self._numbers) >= _REMEMBERED:  # A program that never steps stays flat in memory.
-            for old in list(self._numbers)[: _REMEMBERED // 2]:
-                del self._numbers[old]
-        self._numbers[task] = number
-        self.given |= given_storages()
+        following = 1 + max(self.numbers.values(), default=-1)
+        # A reentrant checkpoint calls torch.autograd.backward inside its own backward
+        # (CheckpointFunction in torch/utils/checkpoint.py), as a task of its own.
+        number = self.numbers[running[0]] if running else following
+        if len(self.numbers) >= _REMEMBERED:  # A program that never steps stays flat in memory.
+            for old in list(self.numbers)[: _REMEMBERED // 2]:
+                del self.numbers[old]
+        self.numbers[task] = number
+        if self._ended is not None:
+            self.given |= given_storages()
         running.append(task)
         # The list goes with the callback: for another device than the CPU a thread of
         # autograd's engine calls it, in which ``running`` is another list.
@@ -131,7 +133,7 @@ class Backwards:
         # its task in the list until forget_failed() clears it.
         if task in running:
             running.remove(task)
-        if not running:
+        if not running and self._ended is not None:
             self.given = set()
             self._ended()
 

@@ -14,12 +14,11 @@ from typing import Any, Generic, TypeVar
 
 import torch
 from torch import nn
-from torch.utils.hooks import RemovableHandle
 
 from torchtap.core.stack_frames import innermost_frames, is_on_stack
-from torchtap.hooks.dynamo_hooks import rekey
+from torchtap.hooks.dynamo_hooks import new_key
 from torchtap.hooks.encoder_fast_path import EncoderFastPath
-from torchtap.hooks.hidden_handle import HiddenHandle
+from torchtap.hooks.hidden_handle import HiddenHandle, tables_lock
 from torchtap.hooks.hook_order import put_by_role
 from torchtap.hooks.module_hook import ModuleHook, NativeHook
 from torchtap.hooks.tap import Tap
@@ -148,25 +147,29 @@ class CallFollower(Generic[OneCall]):
         if isinstance(module, torch.jit.ScriptModule):
             return False
         if pre_hook is not None:
-            handle = module.register_forward_pre_hook(
-                pre_hook, with_kwargs=pre_hook.with_kwargs, prepend=is_first
-            )
-            # ``prepend`` has put it before all others, whatever their roles.
-            order = None if is_first else module._forward_pre_hooks
-            self._pre_hooks.append(self._kept(handle, order, key))
+            tables: list[Any] = [module._forward_pre_hooks]
+            if pre_hook.with_kwargs:
+                tables.append(module._forward_pre_hooks_with_kwargs)
+            self._pre_hooks.append(self._put_in(tables, pre_hook, key, is_first=is_first))
         if post_hook is not None:
-            handle = module.register_forward_hook(
-                post_hook, with_kwargs=post_hook.with_kwargs, always_call=post_hook.always_call
-            )
-            self._others.append(self._kept(handle, module._forward_hooks, key))
+            tables = [module._forward_hooks]
+            if post_hook.with_kwargs:
+                tables.append(module._forward_hooks_with_kwargs)
+            if post_hook.always_call:
+                tables.append(module._forward_hooks_always_called)
+            self._others.append(self._put_in(tables, post_hook, key))
         return True
 
-    def _kept(self, made: RemovableHandle, table: Any, key: int | None) -> HiddenHandle:
-        if key is not None:
-            rekey(made, key)
-        handle = HiddenHandle(made)
-        if table is not None:
-            put_by_role(table, handle.id)
+    def _put_in(
+        self, tables: list[Any], hook: Any, key: int | None, *, is_first: bool = False
+    ) -> HiddenHandle:
+        key = new_key() if key is None else key
+        with tables_lock:
+            handle = HiddenHandle.put_in(key, hook, tables)
+            if is_first:  # Before all others, whatever their roles.
+                tables[0].move_to_end(key, last=False)
+            elif len(tables[0]) > 1:
+                put_by_role(tables[0], key)
         self._on_modules.append(handle)
         return handle
 
@@ -188,15 +191,17 @@ class CallFollower(Generic[OneCall]):
         """Take the hooks on modules out of their tables, until they are woken."""
         if not self._are_resting:
             self._are_resting = True
-            for handle in self._on_modules:
-                handle.rest()
+            with tables_lock:
+                for handle in self._on_modules:
+                    handle.rest()
 
     def wake(self) -> None:
         """Put the hooks that rest back where they belong."""
         if self._are_resting:
             self._are_resting = False
-            for handle in self._on_modules:
-                handle.wake()
+            with tables_lock:
+                for handle in self._on_modules:
+                    handle.wake()
 
     def release(self) -> None:
         """Take every hook off."""
@@ -214,6 +219,7 @@ class CallFollower(Generic[OneCall]):
 
 
 def _remove(handles: list[Any]) -> None:
-    for handle in handles:
-        handle.remove()
+    with tables_lock:
+        for handle in handles:
+            handle.remove()
     handles.clear()

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchtap.core.layout import Look
 from torchtap.core.module_paths import is_container
 from torchtap.core.record import BACKWARD, FORWARD, RECOMPUTE
 from torchtap.core.torch_frames import is_in_function
@@ -23,6 +24,7 @@ from torchtap.hooks.tap import Tap
 
 UNIDENTIFIED = -1
 """Number of a recomputed call that could not be distinguished from the others of its module."""
+_CALLING_THEMSELVES = "modules that may call themselves"
 _MOST_THREADS = 64
 """Threads whose calls are remembered; DataParallel makes new ones for every forward."""
 INSIDE_BACKWARD = -1
@@ -134,17 +136,45 @@ def may_call_itself(module: nn.Module) -> bool:
 
     Code of others is a class, a ``forward`` or a hook that is neither PyTorch's own nor ours.
     """
-    return any(
-        not type(one).__module__.startswith("torch.nn.")
-        or "forward" in vars(one)
-        or _has_other_hooks(one)
-        for one in module.modules()
-    )
+    return any(_is_of_others(one) or _has_other_hooks(one) for one in module.modules())
+
+
+def calling_themselves(look: Look) -> set[int]:
+    """Return the ids of the modules of a model that may call themselves."""
+    every, numbers = look.every, look.layout.kept(_CALLING_THEMSELVES)
+    if numbers is None:
+        found = _around(every, [one for one in every if _is_of_others(one)])
+        numbers = [number for number, one in enumerate(every) if id(one) in found]
+        look.layout.keep(_CALLING_THEMSELVES, numbers)
+    ids = {id(every[number]) for number in numbers}
+    hooked = [one for one in every if _has_other_hooks(one)]
+    return ids | _around(every, hooked) if hooked else ids
+
+
+def _around(every: Sequence[nn.Module], inner: list[nn.Module]) -> set[int]:
+    """Return the ids of some modules, and of those that hold any of them."""
+    holders: dict[int, list[nn.Module]] = {}
+    for module in every:
+        for child in module._modules.values():
+            holders.setdefault(id(child), []).append(module)
+    found: set[int] = set()
+    while inner:
+        module = inner.pop()
+        if id(module) not in found:
+            found.add(id(module))
+            inner.extend(holders.get(id(module), ()))
+    return found
+
+
+def _is_of_others(module: nn.Module) -> bool:
+    return not type(module).__module__.startswith("torch.nn.") or "forward" in vars(module)
 
 
 def _has_other_hooks(module: nn.Module) -> bool:
     tables = (module._forward_pre_hooks, module._forward_hooks)
-    return any(not isinstance(hook, OWN_HOOKS) for table in tables for hook in table.values())
+    if not any(tables):
+        return False
+    return any(not isinstance(hook, OWN_HOOKS) for table in tables for hook in list(table.values()))
 
 
 def number_in_report(call: int, phase: str) -> int:

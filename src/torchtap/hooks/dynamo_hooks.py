@@ -18,6 +18,7 @@ from torch.utils.hooks import RemovableHandle
 
 from torchtap.core.after_import import after_import
 from torchtap.core.torch_private import DYNAMO, imported_dynamo, set_default
+from torchtap.hooks.hidden_handle import keys_in
 
 _NAME = "skip_nnmodule_hook_guards"
 
@@ -110,21 +111,18 @@ def _count(change: int) -> None:
 
 def shared_key(modules: Iterable[nn.Module]) -> int:
     """Return a key under which no module has a hook; often the one of a watch that is closed."""
-    taken = {key for m in modules for key in (*m._forward_pre_hooks, *m._forward_hooks)}
+    tables: list[Any] = [t for m in modules for t in (m._forward_pre_hooks, m._forward_hooks)]
+    # Hooks that rest are in no table, and come back.
+    taken = {key for table in tables if table or table.__dict__ for key in keys_in(table)}
     for key in _shared_keys:
         if key not in taken:
             return key
-    _shared_keys.append(RemovableHandle.next_id)
-    RemovableHandle.next_id += 1
+    _shared_keys.append(new_key())
     return _shared_keys[-1]
 
 
-def rekey(handle: RemovableHandle, key: int) -> None:
-    """Let a hook that was just put on have another key in its tables."""
-    tables = [reference() for reference in (*handle.extra_dict_ref, handle.hooks_dict_ref)]
-    held = [table for table in tables if table is not None and handle.id in table]
-    for table in held:  # The hooks last: a call in another thread looks at what is noted of each.
-        table[key] = table[handle.id]
-    for table in reversed(held):
-        del table[handle.id]
-    handle.id = key
+def new_key() -> int:
+    """Return a key that no hook has had."""
+    key = RemovableHandle.next_id
+    RemovableHandle.next_id += 1
+    return key

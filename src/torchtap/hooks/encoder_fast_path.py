@@ -135,7 +135,7 @@ class EncoderFastPath:
                 self._hold_kernel()
                 hook = EncoderFastPathHook([tap for tap in inner[1:] if tap is not None])
                 handles.append(
-                    HiddenHandle(module.register_forward_pre_hook(hook, with_kwargs=True))
+                    HiddenHandle.of(module.register_forward_pre_hook(hook, with_kwargs=True))
                 )
         return handles
 

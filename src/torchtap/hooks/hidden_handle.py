@@ -8,9 +8,10 @@ its twin without ours would.
 from __future__ import annotations
 
 import copy
+import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from torch.utils.hooks import RemovableHandle
@@ -18,26 +19,58 @@ from torch.utils.hooks import RemovableHandle
 from torchtap.hooks.hook_order import order_with, put_back
 
 Table = OrderedDict[int, Any]
+tables_lock = threading.RLock()
+"""Held while hooks of ours are put into tables, moved or taken out: several threads may watch one
+model, and those of one watch have one key."""
 _OWN_NAMES = ("__deepcopy__", "__reduce_ex__", "move_to_end")
 """Attributes that stand on a table while entries of it are ours."""
 
 
+def keys_in(table: Table) -> set[int]:
+    """Return the keys of all hooks of a table, also of those of ours that rest."""
+    own = _own_entries(table)
+    return {*table, *(() if own is None else own.keys)}
+
+
 class HiddenHandle:
-    """The handle of a hook of ours on a module, which no copy and no pickle of the module has."""
+    """The handle of a hook of ours on a module, which no copy and no pickle of the module has.
 
-    __slots__ = ("_handle", "_own")
+    Args:
+        key: of the hook in its tables.
+        tables: the table of hooks, then those in which PyTorch notes how to call this one.
 
-    def __init__(self, handle: RemovableHandle) -> None:
-        self._handle = handle
-        # That of hooks first. While the key is among its entries, they stay with the table.
-        self._own = [_OwnEntries.of(table) or _OwnEntries(table) for table in self._tables()]
+    Attributes:
+        id: the key.
+    """
+
+    __slots__ = ("_own", "id")
+
+    def __init__(self, key: int, tables: Iterable[Table]) -> None:
+        self.id = key
+        # Those of hooks first. While the key is among its entries, they stay with the table.
+        self._own = [_OwnEntries.of(table) for table in tables]
         for own in self._own:
-            own.keys.add(handle.id)
+            own.keys += (key,)
 
-    @property
-    def id(self) -> int:
-        """Return the key of the hook in its table."""
-        return self._handle.id
+    @classmethod
+    def of(cls, handle: RemovableHandle) -> HiddenHandle:
+        """Hide a hook that was put on by a function of PyTorch."""
+        references = (handle.hooks_dict_ref, *handle.extra_dict_ref)
+        tables = [table for reference in references if (table := reference()) is not None]
+        return cls(handle.id, [table for table in tables if isinstance(table, OrderedDict)])
+
+    @classmethod
+    def put_in(cls, key: int, hook: Any, tables: Sequence[Table]) -> HiddenHandle:
+        """Put a hook into its table, and note in the others that it is to be called so.
+
+        As ``register_forward_hook`` does, under a key of ours.
+        """
+        handle = cls(key, tables)
+        for notes in tables[1:]:
+            notes[key] = True
+        # Last: a call in another thread looks at what is noted of each hook.
+        tables[0][key] = hook
+        return handle
 
     def rest(self) -> None:
         """Take the hook out of its table for a while; its place in the order is kept.
@@ -46,26 +79,18 @@ class HiddenHandle:
         call a hook stay as they are: it looks there only for hooks that it calls.
         """
         if self._own:
-            self._own[0].rest(self._handle.id)
+            self._own[0].rest(self.id)
 
     def wake(self) -> None:
         """Put the hook back, unless it has been taken off meanwhile."""
         if self._own:
-            self._own[0].wake(self._handle.id)
+            self._own[0].wake(self.id)
 
     def remove(self) -> None:
         """Take the hook off, and with the last one of ours all that was put on the tables."""
-        self._handle.remove()
         for own in self._own:
-            own.discard(self._handle.id)
-        self._own.clear()
-
-    def _tables(self) -> Iterator[Table]:
-        """Yield the table of hooks, and those in which PyTorch notes how to call each hook."""
-        for ref in (self._handle.hooks_dict_ref, *self._handle.extra_dict_ref):
-            table = ref()
-            if isinstance(table, OrderedDict):
-                yield table
+            own.remove(self.id)
+        self._own = []
 
 
 class _OwnEntries:
@@ -75,16 +100,16 @@ class _OwnEntries:
 
     def __init__(self, table: Table) -> None:
         self._table = weakref.ref(table)  # No cycle: a model that is dropped is gone at once.
-        self.keys: set[int] = set()
+        self.keys: tuple[int, ...] = ()
         self._resting: dict[int, Any] = {}
         self._order: list[int] = []  # All keys, when a hook was last put to rest.
-        vars(table).update(__deepcopy__=self.deepcopy, __reduce_ex__=self.reduce)
+        attributes = table.__dict__
+        attributes["__deepcopy__"] = attributes["__reduce_ex__"] = self.without_ours
 
-    @staticmethod
-    def of(table: Table) -> _OwnEntries | None:
-        """Return the ``_OwnEntries`` of a table, if any of its entries are ours."""
-        own = getattr(vars(table).get("__reduce_ex__"), "__self__", None)
-        return own if isinstance(own, _OwnEntries) else None
+    @classmethod
+    def of(cls, table: Table) -> _OwnEntries:
+        """Return the ``_OwnEntries`` of a table, made where none of its entries was ours."""
+        return _own_entries(table) or cls(table)
 
     def rest(self, key: int) -> None:
         """Take an entry out of the table until it wakes."""
@@ -124,21 +149,29 @@ class _OwnEntries:
         if not last:
             self._order.insert(0, key)
 
-    def discard(self, key: int) -> None:
-        """An entry of ours is gone; with the last one go the attributes."""
-        self._forget(key)
-        self.keys.discard(key)
+    def remove(self, key: int) -> None:
+        """Take an entry of ours away; with the last one go the attributes."""
         table = self._table()
-        if table is not None and not self.keys:
-            del vars(table)["__deepcopy__"], vars(table)["__reduce_ex__"]
+        if table is None:
+            return
+        table.pop(key, None)
+        if self._resting:
+            self._forget(key)
+        self.keys = tuple(other for other in self.keys if other != key)
+        if not self.keys:
+            attributes = table.__dict__
+            del attributes["__deepcopy__"], attributes["__reduce_ex__"]
 
-    def deepcopy(self, memo: dict[int, Any]) -> Any:
-        """Copy the table without our entries, for ``copy.deepcopy``."""
-        return copy.deepcopy(self._others(), memo)
+    def without_ours(self, asked: dict[int, Any] | int) -> Any:
+        """Copy the table without our entries, or reduce it for pickle.
 
-    def reduce(self, protocol: int) -> Any:
-        """Reduce the table without our entries, for pickle."""
-        return self._others().__reduce_ex__(protocol)
+        Args:
+            asked: the memo of ``copy.deepcopy``, or the protocol of pickle.
+        """
+        others = self._others()
+        return (
+            others.__reduce_ex__(asked) if isinstance(asked, int) else copy.deepcopy(others, asked)
+        )
 
     def _others(self) -> Table:
         table = self._table()
@@ -147,3 +180,8 @@ class _OwnEntries:
         attributes = vars(table).items()
         vars(others).update((name, held) for name, held in attributes if name not in _OWN_NAMES)
         return others
+
+
+def _own_entries(table: Table) -> _OwnEntries | None:
+    own = getattr(table.__dict__.get("__reduce_ex__"), "__self__", None)
+    return own if isinstance(own, _OwnEntries) else None

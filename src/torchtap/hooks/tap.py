@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
@@ -88,6 +88,8 @@ class Tap:
         is_in_graph: whether it ran inside a compiled graph, in any step.
         order: sorts taps by their first call; -1 before it.
         reason: why no call can be recorded.
+        take_plain: takes an output and the number of its call natively, and says whether it could;
+            of calls that Python follows.
 
     Args:
         copies: what its states start with.
@@ -113,6 +115,7 @@ class Tap:
         "raised",
         "reason",
         "states",
+        "take_plain",
         "unidentified",
         "unseen",
     )
@@ -136,16 +139,17 @@ class Tap:
         steps = StepCounter() if steps is None else steps
         self.call_numbers = steps.new_numbers()
         self.call_numbers_in_backward = steps.new_numbers()
-        self.unidentified: Counter[str] = Counter()
-        self.raised: Counter[str] = Counter()
+        self.unidentified: dict[str, int] = defaultdict(int)
+        self.raised: dict[str, int] = defaultdict(int)
         self.has_run = self.has_trained = self.is_in_graph = False
         self.order = -1
         self.unseen: dict[str, Unseen] = {TAKEN: {}, RETURNED: {}}
         self.reason: str | None = None
+        self.take_plain: Callable[[object, int], bool] | None = None
         # Made ahead of the first call: most modules return one bare tensor, and hooks in C read
         # these as attributes.
-        self.plain_output = self.state("output", "")
-        self.plain_gradient = self.state("grad_output", "")
+        self.plain_output = self._new_state("output", "")
+        self.plain_gradient = self._new_state("grad_output", "")
 
     def note_first_call(self) -> None:
         """The module is called for the first time."""
@@ -159,11 +163,15 @@ class Tap:
         try:
             return self.states[port, leaf]
         except KeyError:
-            wanted = port in self.filters and self.filters[port].accepts(leaf)
-            state = self._make(port, leaf) if wanted else None
-            # Noted also where it is not wanted, so that the filters are asked once for each leaf.
-            self.states[port, leaf] = state
-            return state
+            return self._new_state(port, leaf)
+
+    def _new_state(self, port: str, leaf: str) -> SiteState | None:
+        chosen = self.filters.get(port)
+        wanted = chosen is not None and chosen.accepts(leaf)
+        state = self._make(port, leaf) if wanted else None
+        # Noted also where it is not wanted, so that the filters are asked once for each leaf.
+        self.states[port, leaf] = state
+        return state
 
     def instead(self, port: str) -> str:
         """Return the end of a reason: what to select where no leaf of a port fitted."""

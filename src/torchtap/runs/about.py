@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from torchtap.core.absence import Absence
 from torchtap.core.plan import Plan
@@ -11,7 +12,9 @@ from torchtap.core.site import Site
 from torchtap.runs.meta import Meta
 from torchtap.runs.scalars import Scalars
 from torchtap.runs.step_notes import StepNotes
-from torchtap.stats.series import Series
+
+if TYPE_CHECKING:
+    from torchtap.stats.series import Series
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,6 +57,7 @@ class Memory:
             self._new.append if max_bytes is None else self._take_within_budget
         )
         self.unguarded = ("take",)
+        self.skips_steps = max_steps is None  # Else each step counts, also an empty one.
 
     @property
     def rows(self) -> Sequence[Record]:
@@ -99,8 +100,7 @@ class Memory:
         self._last_steps.append(step)
 
     def close(self) -> None:
-        """Turn the last records into columns; they stay readable."""
-        self.contents()
+        """Nothing more will come. The last records become columns when they are read."""
 
     def _take_within_budget(self, record: Record) -> None:
         assert self.max_bytes is not None

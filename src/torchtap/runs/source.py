@@ -20,11 +20,11 @@ from torchtap.runs.meta import Meta
 from torchtap.runs.records import Records
 from torchtap.runs.scalars import Scalars
 from torchtap.runs.step_notes import StepNotes
-from torchtap.stats.series import Series
 
 if TYPE_CHECKING:
     from torchtap.runs.merging.rank_numbers import RankNumbers
     from torchtap.runs.run import Run
+    from torchtap.stats.series import Series
 
 
 class Source(Protocol):
@@ -102,13 +102,20 @@ class SourceDefaults:
         return None
 
 
+def no_series() -> Series:
+    """Return the series of a source in which nothing was measured."""
+    from torchtap.stats.series import Series
+
+    return Series()
+
+
 @dataclass(eq=False)
 class HeldSource(SourceDefaults):
     """A source whose parts are at hand. See :class:`Source` for each."""
 
     records: Records
     meta: Meta
-    series: Series = field(default_factory=Series)
+    series: Series = field(default_factory=no_series)
     absent: Sequence[Absence] = ()
     expected: Sequence[Site] = ()
     scalars: Scalars = field(default_factory=Scalars)

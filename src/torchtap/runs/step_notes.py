@@ -35,7 +35,8 @@ class StepNotes:
         else:
             self._steps.insert(place, step)
             self._ends.insert(place, time)
-        self.tell(step, ids, labels)
+        if ids or labels:
+            self.tell(step, ids, labels)
 
     def tell(self, step: int, ids: Sequence[int | str], labels: Mapping[str, Any]) -> None:
         """Keep more of a step that is noted."""

@@ -87,6 +87,7 @@ class Ledger:
 
     def report(self, notes: Sequence[str]) -> OffloadReport:
         """Return the counts so far."""
+        self.settle()
         rows = [
             OffloadRow(path or ".", one.count, one.seen, dict(one.kept), one.packed, one.shared)
             for path, one in self.modules.items()

@@ -55,6 +55,8 @@ from torchtap.saved.workers import Workers
 
 IN_FLIGHT = 256 << 20
 """Bytes that may be in memory at one time where ``max_bytes`` is not given."""
+_MOST_WAITS = 256
+"""Times of waiting that are kept until they are added up, or until a report is asked for."""
 
 
 class _Operation(threading.local):
@@ -180,7 +182,8 @@ class OffloadEngine:
         # Layers save one tensor several times (a linear layer its input, the ReLU before it its
         # output): with equal identity it is moved once.
         identity = (id(storage), tensor._version, int(tensor.storage_offset()), layout.marks)
-        self._settle()
+        if self._freed or self._evictions.copying:
+            self._settle()
         reference = self._known.get(identity)
         known = None if reference is None else reference()
         # The id of a storage object is reused once it is freed, so the object itself is compared.
@@ -266,7 +269,8 @@ class OffloadEngine:
             reference = self._known.get(identity)
             if reference is not None and reference() is None:
                 del self._known[identity]
-        self._ledger.settle()
+        if len(self._ledger.waits) > _MOST_WAITS:
+            self._ledger.settle()
         if self._evictions.copying:
             self._evictions.settle()
 

@@ -106,7 +106,8 @@ class SavedBlock:
     def put(self, tier: Tier) -> Ticket | None:
         """Begin to copy the elements to a tier; returns what to wait for, if anything."""
         layout = self.layout
-        self.handle, self.stored_nbytes, ticket = tier.put(flat(self.alias, layout), layout)
+        elements = self.alias if layout.is_plain else flat(self.alias, layout)
+        self.handle, self.stored_nbytes, ticket = tier.put(elements, layout)
         # Last: of a block whose put() raised the finaliser has nothing to drop.
         self.tier = tier
         return ticket

@@ -154,12 +154,16 @@ class SpillFile:
         system call per window, and the page cache is not memory of the process.
         """
         window = extent[0] // WINDOW
-        if window != self._window and hasattr(os, "posix_fadvise"):  # Not on macOS.
-            self._window = window
-            start = max(window - 1, 0) * WINDOW
-            # This window and the one before, since backward reads downwards, which the kernel's own
-            # readahead does not foresee.
-            os.posix_fadvise(self._file, start, 2 * WINDOW, os.POSIX_FADV_WILLNEED)
+        if window == self._window or not hasattr(os, "posix_fadvise"):  # Not on macOS.
+            return
+        # This window and the one before, since backward reads downwards, which the kernel's own
+        # readahead does not foresee. Of the next window below, this one was asked for already: the
+        # call looks at each page, also at those that are in memory.
+        start = max(window - 1, 0) * WINDOW
+        stop = (window if window == self._window - 1 else window + 1) * WINDOW
+        self._window = window
+        if start < stop:
+            os.posix_fadvise(self._file, start, stop - start, os.POSIX_FADV_WILLNEED)
 
     def sync(self) -> None:
         """Wait until all that was written is on the disk."""

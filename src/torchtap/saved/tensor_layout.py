@@ -34,6 +34,8 @@ class TensorLayout:
         is_plain: contiguous, without the lazy conjugate and negative bits, so the moved elements
             are the tensor itself.
         is_small: on the CPU, with at most :data:`SMALL` bytes.
+        heap_nbytes: bytes of it that lie in the heap of the C library: all of them, or 0 on a
+            device.
         marks: equal for two tensors that read the same numbers from the same storage offset.
         nothing: a tensor without memory, to be the ``data`` of an evicted tensor.
         buffer: ctypes array of the bytes that are moved.
@@ -51,6 +53,7 @@ class TensorLayout:
     is_dense: bool
     is_plain: bool
     is_small: bool
+    heap_nbytes: int
     marks: tuple[Any, ...]
     nothing: Tensor
     buffer: type[Bytes]
@@ -115,6 +118,7 @@ def _layout(
         is_dense=is_dense,
         is_plain=stride == _steps(size) and not (is_conj or is_neg),
         is_small=nbytes <= SMALL and device.type == "cpu",
+        heap_nbytes=nbytes if device.type == "cpu" else 0,
         marks=(length, shape, is_conj, is_neg, dtype),
         nothing=torch.empty(0, dtype=dtype, device=device),
         buffer=ctypes.c_char * nbytes,

@@ -39,12 +39,14 @@ class TierChain:
 
     def why_none(self, layout: TensorLayout) -> str | None:
         """Return why no tier takes such a tensor; ``None`` if one may."""
-        tiers = self.of(layout)
+        tiers = self._of.get(layout.kind) or self.of(layout)
+        if tiers and not self._full:
+            return None
         if not tiers:
             is_in_host = layout.device.type == "cpu"
             for_host = any(tier.name == "cpu" for tier in self.tiers)
             return IN_HOST if is_in_host and for_host else "no tier takes it"
-        if self._full and all(tier.name in self._full for tier in tiers):
+        if all(tier.name in self._full for tier in tiers):
             return f"{tiers[0].name} full"
         return None
 

@@ -43,10 +43,8 @@ class Workers:
 
     def trim_heap(self, layout: TensorLayout) -> None:
         """Count a freed tensor; every :data:`_TRIM_EVERY` bytes, trim the heap of the C library."""
-        if layout.device.type != "cpu" or not can_give_back:
-            return
-        self._freed_nbytes += layout.nbytes
-        if self._freed_nbytes > _TRIM_EVERY and self.is_open:
+        self._freed_nbytes += layout.heap_nbytes
+        if self._freed_nbytes > _TRIM_EVERY and can_give_back and self.is_open:
             self._freed_nbytes = 0
             self.submit(give_back)
 

@@ -9,15 +9,23 @@ of all numbers, :mod:`~torchtap.stats.series` keeps them over steps, and
 further statistics: the protocol for those of a user's own, and those of ``tt.stats``.
 """
 
-from torchtap.stats.catalogue.cosine import cosine as cosine
-from torchtap.stats.catalogue.effective_rank import effective_rank as effective_rank
-from torchtap.stats.catalogue.first_nonfinite import (
-    Occurrence as Occurrence,
-    first_nonfinite as first_nonfinite,
-)
-from torchtap.stats.catalogue.protocol import Statistic as Statistic
-from torchtap.stats.catalogue.slices import Along as Along, Slices as Slices, along as along
-from torchtap.stats.catalogue.top_k import Element as Element, top_k as top_k
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torchtap.stats.catalogue.built_in import (
+        Along as Along,
+        Element as Element,
+        Occurrence as Occurrence,
+        Slices as Slices,
+        Statistic as Statistic,
+        along as along,
+        cosine as cosine,
+        effective_rank as effective_rank,
+        first_nonfinite as first_nonfinite,
+        top_k as top_k,
+    )
 
 __all__ = [
     "Along",
@@ -31,3 +39,17 @@ __all__ = [
     "first_nonfinite",
     "top_k",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the further statistics with the first of them: most watches take none."""
+    if name not in __all__:
+        raise AttributeError(f"module 'torchtap.stats' has no attribute {name!r}")
+    from torchtap.stats.catalogue import built_in
+
+    value = globals()[name] = getattr(built_in, name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -72,11 +72,10 @@ class Sums:
 
     def __init__(self, tensor: Tensor) -> None:
         self.shape = tensor.shape[1:]
+        self.total = torch.zeros(self.shape, dtype=torch.float64, device=tensor.device)
         # Laid out as the samples are, so that both are read from end to end.
-        strides = tensor.stride()[1:] if is_dense(tensor) else torch.empty(self.shape).stride()
-        self.total = torch.empty_strided(
-            self.shape, strides, dtype=torch.float64, device=tensor.device
-        ).zero_()
+        if is_dense(tensor) and self.total.stride() != tensor.stride()[1:]:
+            self.total = self.total.new_empty_strided(self.shape, tensor.stride()[1:]).zero_()
         self.num_samples = torch.zeros(1, dtype=torch.int64)
 
     def add(self, values: Tensor, notes: Collection[str]) -> str | None:
@@ -91,11 +90,27 @@ class Sums:
         return None
 
 
+def is_plain(tensor: Tensor) -> bool:
+    """Return whether a tensor is one of ordinary numbers on the CPU, with its elements in memory.
+
+    Nothing has to be said of such a tensor, and nothing made of it before it is measured.
+    """
+    return (
+        type(tensor) in _PLAIN
+        and tensor.is_cpu
+        and tensor.layout is torch.strided
+        and not tensor.is_nested
+        and tensor.dtype in native.FLOATS
+    )
+
+
 def is_dense(tensor: Tensor) -> bool:
     """Return whether samples lie one after another in memory, each dense in any dim order."""
     if tensor.layout is not torch.strided or not tensor.dim():
         return False
-    return tensor.stride(0) == tensor.shape[1:].numel() and native.fills_its_memory(tensor)
+    return tensor.stride(0) == tensor.shape[1:].numel() and (
+        tensor.is_contiguous() or native.fills_its_memory(tensor)
+    )
 
 
 class SliceMeter:
@@ -284,7 +299,10 @@ class Meter:
         """Take a row."""
         self.block, self.index = block, index
         self._aim = block.aim(index, self._sample)
-        self.sums = self._sums
+        if self._sums is not None:
+            self.sums = self._sums  # Those of another device.
+        else:
+            self.quick.aim(self._aim.address, None)
 
     @property
     def sums(self) -> Sums | None:

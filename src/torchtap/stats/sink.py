@@ -32,7 +32,7 @@ from torchtap.stats.measure import (
     why_unreadable,
     without_places,
 )
-from torchtap.stats.meter import Meter, Sums, new_clock
+from torchtap.stats.meter import Meter, Sums, is_plain, new_clock
 from torchtap.stats.series import Series
 from torchtap.stats.statistics import NUM_TENSORS, blank_rows
 
@@ -87,6 +87,7 @@ class Stats:
     """
 
     keeps = reads_backward = False
+    skips_steps = True
     unguarded = ("meter",)
 
     def __init__(
@@ -127,7 +128,8 @@ class Stats:
 
     def begin(self, about: Any) -> None:
         """Take the classes of the modules of which records will come, before any does."""
-        self._chosen.know(about.meta().modules)
+        if self._statistics:  # Only those may ask for a class.
+            self._chosen.know(about.meta().modules)
 
     def meter(self, site: Site) -> Callable[[Tensor, int], bool]:
         """Return the meter of a site's tensors, which hooks may call in place of :meth:`take`."""
@@ -165,7 +167,8 @@ class Stats:
         if record.labels:
             self.series.measured[known[1].place].note(record.labels)
         if not known[1].quick(record.kept, record.step):
-            self._take_carefully(known[1], record)
+            if not self._take_first(known[1], record):
+                self._take_carefully(known[1], record)
         elif known[1].slices is None and self._statistics and self._chosen.has_any(site):
             self._take_further(known[1], record)
 
@@ -184,9 +187,11 @@ class Stats:
         with self._clock.lock:
             self._take_tables()
             self._closed = step
-            self._close_states()
+            if self._statistics:
+                self._close_states()
             self._clock.step = step + 1
-            _add_steps(self.series, self._tables.read_when_due())
+            if self._tables.are_due:
+                _add_steps(self.series, self._tables.read_all_but_last())
 
     @property
     def absent(self) -> tuple[Absence, ...]:
@@ -235,9 +240,29 @@ class Stats:
                     measured.mean_sum = meter.sums.total.cpu().numpy().copy()
                     measured.num_samples = int(meter.sums.num_samples)
 
-    close = flush  # Nothing more will come.
+    def close(self) -> None:
+        """Copy the numbers of the last step; they are read when they are asked for."""
+        if self._evaluation is not None:
+            self._evaluation.close()
+        with self._clock.lock:
+            self._take_tables()
+            if self._statistics:
+                self._close_states()
 
     # ------------------------------------------------------------------ measuring
+
+    def _take_first(self, meter: Meter, record: Record) -> bool:
+        """Measure the first tensor of a site quickly, if it is a plain one; else return ``False``.
+
+        A watch of one forward measures no other.
+        """
+        tensor = record.kept
+        is_first = meter.block is None and not self._statistics
+        if not is_first or not is_plain(tensor) or no_values(tensor) is not None:
+            return False
+        with self._clock.lock:
+            self._prepare(meter, record.site, tensor, tensor, ())
+        return meter.quick(tensor, record.step)
 
     def _take_carefully(self, meter: Meter, record: Record) -> None:
         tensor = record.kept
@@ -297,10 +322,10 @@ class Stats:
             if measured.dtype != dtype_name(tensor):
                 measured.dtype = "mixed"
         meter.note_shape(shape_of(tensor), is_first=is_new)
-        measured.note(notes)
         if not notes:
             meter.trust(tensor)
         else:
+            measured.note(notes)
             meter.distrust()
         return block
 
@@ -344,9 +369,8 @@ class Stats:
 
     def _close_states(self) -> None:
         """Have the series merge the further statistics of closed steps."""
-        if self._statistics:
-            _add_steps(self.series, self._tables.read())
-            self.series.recent.close_states(self._closed)
+        _add_steps(self.series, self._tables.read())
+        self.series.recent.close_states(self._closed)
 
     def __repr__(self) -> str:
         sites, steps = len(self.series.sites), len(self.series.steps)

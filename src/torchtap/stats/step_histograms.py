@@ -58,6 +58,8 @@ class Totals:
         self._blocks: list[NDArray[np.int64]] = []
         self._seen: set[int] = set()
         self._sampled: set[int] = set()
+        self._known = b""
+        self._addresses = np.zeros(0, dtype=np.int64)
         self._new: list[StepHistograms] = []
         self._lock = threading.Lock()
 
@@ -83,16 +85,27 @@ class Totals:
             self._full(place)[part.bins] -= part.counts
 
     def _add_new(self) -> None:
-        parts = [part for part in self._new if len(part.places)]
-        if parts:
-            places = np.concatenate([part.places for part in parts])
-            while places.max() >= len(self._blocks) * _BLOCK:
-                self._blocks.append(blank_histograms(_BLOCK))
-            joined = Histograms.joined([part.histograms for part in parts])
-            native.add_lists((joined.bins, joined.counts, joined.ends), self._blocks, places)
-            self._seen.update(places.tolist())
-            self._sampled.update(places[joined.is_sample].tolist())
+        for part in self._new:
+            if len(part.places):
+                # One by one: joined, they would be memory that is new every time.
+                own = part.histograms
+                drained = own.bins, own.counts, own.ends
+                addresses = self._know(part.places, own.is_sample)
+                native.add_lists(drained, self._blocks, part.places, addresses)
         self._new.clear()
+
+    def _know(self, places: NDArray[np.int64], is_sample: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Note the places that have a total, and return the addresses of these."""
+        key = places.tobytes() + is_sample.tobytes()
+        if key == self._known:  # Steps of a training are alike.
+            return self._addresses
+        self._known = key
+        while places.max() >= len(self._blocks) * _BLOCK:
+            self._blocks.append(blank_histograms(_BLOCK))
+        self._seen.update(places.tolist())
+        self._sampled.update(places[is_sample].tolist())
+        self._addresses = native.addresses_in(self._blocks, places)
+        return self._addresses
 
     def _full(self, place: int) -> NDArray[np.int64]:
         full: NDArray[np.int64] = self._blocks[place // _BLOCK][place % _BLOCK]

@@ -38,9 +38,11 @@ def interposed(
     for path, module in modules.items():
         if path not in fused and not isinstance(module, torch.jit.ScriptModule):
             before = partial(_call_enter, enter, path)
-            handles.append(HiddenHandle(module.register_forward_pre_hook(before, with_kwargs=True)))
+            handles.append(
+                HiddenHandle.of(module.register_forward_pre_hook(before, with_kwargs=True))
+            )
             leaving = partial(_call_leave, leave, path)
-            handles.append(HiddenHandle(module.register_forward_hook(leaving)))
+            handles.append(HiddenHandle.of(module.register_forward_hook(leaving)))
     try:
         yield
     finally:

@@ -29,7 +29,7 @@ Accumulated = Mapping[str, list[Tensor]]
 @contextlib.contextmanager
 def accumulated_gradients(trial: Trial) -> Iterator[Accumulated]:
     """Note the ``.grad`` of each parameter after each backward inside the block."""
-    backwards = Backwards(lambda: None)
+    backwards = Backwards()
     numbers: dict[str, int] = {}
     accumulated: dict[str, list[Tensor]] = {}
 

@@ -69,7 +69,7 @@ class BufferCopies:
             module.register_state_dict_pre_hook(settle),  # type: ignore[no-untyped-call]
             module.register_load_state_dict_pre_hook(settle),  # type: ignore[no-untyped-call]
         ]
-        self._follower.hold(map(HiddenHandle, made))
+        self._follower.hold(map(HiddenHandle.of, made))
         _everywhere.add(self)
 
     def enter(self, module: nn.Module, caller: FrameType) -> None:

@@ -49,7 +49,7 @@ PROGRAMS = [
         net(torch.randn(2, 4)).sum().backward()  # raises
         """,
         "",
-        "Set requires_grad_(True) on the parameters",
+        "If parameters are to be trained: set requires_grad_(True) on them",
         (("net.requires_grad_(False)", "net[0].weight.requires_grad_(True)"),),
         ("no parameter of net (Sequential) requires grad",),
     ),
@@ -153,7 +153,7 @@ PROGRAMS = [
         "trunk (Linear)",
         "Give retain_graph=True to the earlier backward",
         (("shared.sum().backward()", "shared.sum().backward(retain_graph=True)"),),
-        ("shared carries it over, and gradients of loss reach trunk (Linear) through it alone",),
+        ("shared carries it over", "if both are to train trunk (Linear)"),
     ),
     Program(
         "Backward from a loss per sample",
@@ -325,7 +325,7 @@ PROGRAMS = [
         grad.sum().backward()  # raises
         """,
         "",
-        "Set requires_grad_(True) on the parameters",
+        "set requires_grad_(True) on them",
         (("requires_grad_(False)", "requires_grad_(True)"),),
     ),
     Program(
@@ -424,7 +424,7 @@ PROGRAMS = [
         norm = torch.stack([p.grad for p in net.parameters()][1::2])  # raises
         """,
         "spare (Linear)",
-        "Leave out what has none",
+        "leave out what has none",
         (
             (
                 "for p in net.parameters()][1::2]",
@@ -498,7 +498,7 @@ PROGRAMS = [
         best = copy.deepcopy(net)  # raises
         """,
         "net (Net)",
-        "Keep it without its graph",
+        "keep it without its graph",
         (
             (
                 "self.hidden = self.fc(x)\n        return self.hidden.sum()",
@@ -570,7 +570,7 @@ PROGRAMS = [
         "trunk (Linear)",
         "Give retain_graph=True to the earlier backward",
         (("first.backward()", "first.backward(retain_graph=True)"),),
-        ("second shares a part with one", "earlier train.py:10: first.backward()"),
+        ("h carries it over", "earlier train.py:10: first.backward()"),
     ),
     Program(
         "A state that is a tuple is carried over",
@@ -686,9 +686,9 @@ PROGRAMS = [
         train()
         """,
         "generator (Linear)",
-        "Write fake.detach() in what the earlier backward goes through",
+        "give fake.detach() where that one is computed",
         (("critic_loss = critic(fake)", "critic_loss = critic(fake.detach())"),),
-        ("gradients of loss reach generator (Linear) through it alone",),
+        ("it then does not train generator (Linear)",),
     ),
     Program(
         "The derivative of a batch of outputs",

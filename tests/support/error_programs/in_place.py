@@ -27,7 +27,7 @@ PROGRAMS = [
         net(torch.randn(2, 4)).sum().backward()  # raises
         """,
         "1 (Sigmoid)",
-        "inplace=False for inplace=True",
+        "Set inplace=False where 2 (ReLU) is made",
         (("inplace=True", "inplace=False"),),
         ("2 (ReLU), which has inplace=True",),
     ),
@@ -108,7 +108,7 @@ PROGRAMS = [
         net.weight.mul_(0.5)  # raises
         """,
         "net (Linear)",
-        "Put the write inside torch.no_grad()",
+        "put it inside torch.no_grad()",
         (("net.weight.mul_(0.5)", "torch.no_grad()(lambda: net.weight.mul_(0.5))()"),),
         ("the parameter weight",),
     ),
@@ -120,7 +120,7 @@ PROGRAMS = [
         net["emb"].weight[0] = 0.0  # raises
         """,
         "emb (Embedding)",
-        "Put the write inside torch.no_grad()",
+        "put it inside torch.no_grad()",
         (('net["emb"].weight[0] = 0.0', 'with torch.no_grad(): net["emb"].weight[0] = 0.0'),),
         ("a part of the parameter emb.weight",),
     ),
@@ -248,7 +248,7 @@ PROGRAMS = [
         nn.Parameter.zero_(net.bias)  # raises
         """,
         "net (Linear)",
-        "Put the write inside torch.no_grad()",
+        "put it inside torch.no_grad()",
         (
             (
                 "nn.Parameter.zero_(net.bias)",

@@ -199,7 +199,7 @@ PROGRAMS = [
         F.cross_entropy(logits.view(-1, 10), tokens.view(-1)[1:])  # raises
         """,
         "",
-        "Give input and target of one batch",
+        "leave out the last row of scores",
         (("logits.view(-1, 10)", "logits.view(-1, 10)[1:]"),),
         ("has 10 rows and",),
     ),
@@ -319,8 +319,11 @@ PROGRAMS = [
         net(tokens)  # raises
         """,
         "0 (Embedding)",
-        "tokens.clamp(min=0)",
-        (("net(tokens)", "net(tokens.clamp(min=0))"),),
+        "tokens.masked_fill(tokens < 0, 10)",
+        (
+            ("nn.Embedding(10", "nn.Embedding(11"),
+            ("net(tokens)", "net(tokens.masked_fill(tokens < 0, 10))"),
+        ),
     ),
     Program(
         "A position beyond the end",
@@ -389,7 +392,7 @@ PROGRAMS = [
         float(losses)  # raises
         """,
         "",
-        "Reduce it first: losses.mean()",
+        "If one number of all is meant: losses.mean()",
         (("float(losses)", "float(losses.mean())"),),
         ("losses has 3 elements",),
     ),

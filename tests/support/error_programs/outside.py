@@ -47,7 +47,7 @@ ATTENTION = [
         out, weights = attention(x, x, x, key_padding_mask=padding)  # raises
         """,
         "attention (MultiheadAttention)",
-        "Turn it round, with .T.",
+        "turn it: .T.",
         (("key_padding_mask=padding", "key_padding_mask=padding.T"),),
         purpose="assert (weights.transpose(1, 2)[padding.T] == 0).all()",
     ),
@@ -501,7 +501,7 @@ VALUES = [
         root = torch.linalg.cholesky(covariance)  # raises
         """,
         "",
-        "A + 1e-5 * torch.eye(len(A))",
+        "A + 1e-5 * torch.eye(A.shape[-1])",
         (("cholesky(covariance)", "cholesky(covariance + 1e-5 * torch.eye(4))"),),
         purpose="assert torch.allclose(root @ root.T, covariance, atol=1e-4)",
     ),

@@ -121,7 +121,7 @@ PROGRAMS = [
         torch.einsum("ij,jk->ik", a, b)  # raises
         """,
         "",
-        "letters of their own",
+        "a letter of its own",
         (("ij,jk->ik", "ij,lk->ik"),),
         ("'j'",),
     ),
@@ -143,7 +143,7 @@ PROGRAMS = [
         net(torch.randn(1, 3, 8, 8))
         """,
         "body (Conv2d)",
-        "Make it take 8 channels",
+        "make it take them: net.body = nn.Conv2d(8, ...)",
         (("nn.Conv2d(16, 8, 3)", "nn.Conv2d(8, 8, 3)"),),
         ("input is x, float32[1, 8, 6, 6], made by stem (Conv2d) at train.py:14",),
     ),
@@ -227,7 +227,7 @@ PROGRAMS = [
         out * weight  # raises
         """,
         "",
-        "weight.unsqueeze(-1)",
+        "weight[:, None]",
         (("out * weight", "out * weight.unsqueeze(-1)"),),
         ("out, float32[8, 3], made by net (Linear) at train.py:9",),
     ),
@@ -250,7 +250,7 @@ PROGRAMS = [
         net(torch.rand(1, 1, 8, 8))
         """,
         "net (UNet)",
-        "padding, stride, interpolate",
+        "F.interpolate(",
         (("stride=2)", "stride=2, padding=1)"),),
         ("high, float32[1, 2, 6, 6], made by up (Upsample) at train.py:15",),
     ),
@@ -312,8 +312,8 @@ PROGRAMS = [
         net(torch.rand(5, 1, 8, 8))
         """,
         "net (Net)",
-        "x.flatten(1)",
-        (("x.view(32, 72)", "x.flatten(1)"),),
+        "x.view(-1, 72)",
+        (("x.view(32, 72)", "x.view(-1, 72)"),),
         ("x, float32[5, 2, 6, 6], made by conv (Conv2d) at train.py:13",),
     ),
     Program(
@@ -552,7 +552,7 @@ PROGRAMS = [
         net(x)  # raises
         """,
         "net (Conv1d)",
-        "Join the dimensions behind the channels: x.flatten(2)",
+        "join it: x.flatten(2)",
         (("net(x)", "net(x.flatten(2))"),),
     ),
     Program(
@@ -576,7 +576,7 @@ PROGRAMS = [
         x.view(2, 5, 3, 4)  # raises
         """,
         "",
-        "Give sizes whose product is 100; it is 120",
+        "Give sizes whose product is 100: behind the first 2 there are 10",
         (("(2, 5, 3, 4)", "(2, 5, 2, 5)"),),
     ),
     Program(

@@ -276,7 +276,7 @@ PROGRAMS = [
         net.load_state_dict(saved)  # raises
         """,
         "1 (Linear)",
-        "Build the model as it was saved",
+        "If the model is to be as it was saved: build it so",
         (("nn.Linear(8, 10))", "nn.Linear(8, 1000))"),),
         ("1.weight first: [1000, 8] for [10, 8]",),
     ),

@@ -15,7 +15,7 @@ from torchtap.capture.unobserved import unobserved
 from torchtap.capture.watch import watch
 from torchtap.core.distributed import num_ranks
 from torchtap.core.errors import InputError
-from torchtap.core.module_paths import modules_of
+from torchtap.core.module_paths import every_module, modules_of
 from torchtap.core.preserved import mode_of, set_mode
 from torchtap.core.rebuild import replace_arguments
 from torchtap.core.tree import leaves
@@ -70,7 +70,7 @@ class LiveSide:
     @property
     def is_compiled(self) -> bool:
         """Return whether a compiler made code of it."""
-        return is_compiled(self.trial.model)
+        return is_compiled(every_module(self.trial.model))
 
     def outputs(self) -> dict[str, Tensor]:
         """Run the forward as it is, also compiled; leaf -> tensor."""

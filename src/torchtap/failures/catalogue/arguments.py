@@ -76,6 +76,12 @@ def _ways(
         is_first = type(value) in (tuple, list) and value and isinstance(value[0], Tensor)
         if type(value) in (tuple, list) and value and not is_first:
             return (f"Make a tensor of it: torch.tensor({text}).",)
+        if type(value) is list and maker is None and all(isinstance(one, Tensor) for one in value):
+            return (
+                f"If all are meant: make a tensor of them, torch.stack({text}), or "
+                f"torch.cat({text}).",
+                f"If one is meant: {grouped(text)}[0].",
+            )
         ways = [f"Take the tensor out of it: {grouped(text)}[0]."]
         if isinstance(maker, nn.LSTM | nn.GRU | nn.RNN | nn.MultiheadAttention):
             ways.append(
@@ -92,7 +98,9 @@ def _ways(
             f"Guard it: if {grouped(text)} is not None.",
         )
     if "ndarray" in given:
-        return (f"Convert it: torch.from_numpy({text}).float().",)
+        kind = getattr(getattr(value, "dtype", None), "kind", "f")
+        end = ".float()" if kind == "f" and not is_embedding else ""
+        return (f"Convert it: torch.from_numpy({text}){end}.",)
     if given == "str" and not is_embedding:
         return (
             f"If {text} comes of a dict, or of an output of a model that is one, take the value by "
@@ -180,16 +188,32 @@ def _first_argument(failure: Failure) -> list[ast.expr]:
     return node.args[:1] if isinstance(node, ast.Call) else []
 
 
+def _joined(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    node = failure.frames[-1].expression
+    names = [written(one) for one in getattr(node, "args", [])[:1]]
+    kind = found["given"].rpartition(".")[2]
+    is_array = kind == "ndarray"
+    is_one = kind in ("int", "float", "bool", "str", "NoneType", "dict")
+    return {
+        "whole": names[0] if names else "tensors",
+        "is_array": is_array,
+        "is_one": is_one,
+        "is_several": not is_array and not is_one,
+    }
+
+
 def _listed(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     given = found["given"]
     is_number = given in ("int", "float", "bool")
+    is_collated = failure.frames[-1].is_torch and failure.frames[-1].file.endswith("collate.py")
     names = [written(one) for one in getattr(failure.frames[-1].expression, "args", [])[:1]]
     values = [failure.frames[-1].value_of(one) for one in _first_argument(failure)]
     held = values[0] if values and isinstance(values[0], list | tuple) else ()
     inner = held[0] if len(held) == 1 else ()
     is_tuple = isinstance(inner, list | tuple) and any(isinstance(one, Tensor) for one in inner)
     return {
-        "is_number": is_number and bool(names),
+        "is_collated": is_collated,
+        "is_number": is_number and bool(names) and not is_collated,
         "is_array": given == "ndarray" and bool(names),
         "is_list": given in ("list", "tuple") and not is_tuple,
         "is_tuple": is_tuple,
@@ -199,6 +223,13 @@ def _listed(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
 
 SITUATIONS: dict[str, Situation] = {
     "argument that is no tensor": _argument,
+    "tensors to join": SituationRow(
+        "torch.{op} takes a list or tuple of tensors, and got {given}.",
+        ("is_several", "Make a list of it: torch.{op}(list({whole}))."),
+        ("is_array", "Make tensors of it: [torch.as_tensor(one) for one in {whole}]."),
+        ("is_one", "Put the tensors into a list: torch.{op}([a, b])."),
+        facts=_joined,
+    ),
     "no such form": SituationRow(
         "{op} has no form that takes ({given}).",
         ("is_bound", "Bound a tensor by a number with clamp: {tensor}.clamp({side}={number})."),
@@ -216,6 +247,11 @@ SITUATIONS: dict[str, Situation] = {
     ),
     "no tensor in a list": SituationRow(
         "Element {at} of the list is of type {given}, and each has to be a tensor.",
+        (
+            "is_collated",
+            "Return the same kind for every sample from the data set, a tensor: this part is a "
+            "tensor for some and {given} for others.",
+        ),
         (
             "is_number",
             "Make tensors of the numbers: [torch.as_tensor(one) for one in {whole}]; of losses "

@@ -62,12 +62,16 @@ def _stack(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     )
     is_part = len(low) == 2 and differs == [0] and around > 2
     is_long = not is_dims and len(low) == 2 and differs == [1] and around < 3
+    # A spectrogram differs in its time alone; so may pictures of one height.
+    is_spectrum = not is_dims and len(low) == 3 and differs == [2] and low[0] < 3
     return {
         "is_dims": is_dims,
         "low": low,
         "high": high,
         "lacking": _lacking(low, high),
         "is_pictures": not is_dims and len(low) > 1 and differs != [0] and not is_long,
+        "is_spectrum": is_spectrum,
+        "is_picture": not is_spectrum,
         "is_long": is_long,
         "is_boxes": not is_dims and is_part,
         "is_colors": differs == [0] and len(low) == len(high) == 3 and {low[0], high[0]} == {1, 3},
@@ -88,15 +92,36 @@ def _lacking(low: list[int], high: list[int]) -> str:
 
 def _none(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     """The part of the samples that is None, where no sample is None itself."""
-    for sample in _samples(failure):
+    samples = list(_samples(failure))
+    is_some = any(one is None for one in samples) and not all(one is None for one in samples)
+    known = {"is_some": is_some, "is_nested": bool(samples) and samples[0] is not None}
+    for sample in samples:
         if sample is None:
             break
         held = sample if type(sample) in (tuple, list, dict) else ()
         pairs = dict(enumerate(held)) if type(held) is not dict else held
         for key, value in pairs.items():
             if value is None:
-                return {"part": repr(key)}
-    return {"part": ""}
+                return {"part": repr(key), **known}
+    return {"part": "", "is_none": not is_some and not known["is_nested"], **known}
+
+
+def _lists(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    """Return how lists of numbers are padded, by the kind of the samples."""
+    first = next(iter(_samples(failure)), None)
+    pad, tensors = "torch.nn.utils.rnn.pad_sequence", "torch.tensor({}) for one in batch"
+    is_dict = isinstance(first, dict)
+    of_keys = (
+        f"{{key: {pad}([{tensors.format('one[key]')}], batch_first=True) for key in batch[0]}}"
+    )
+    of_lists = f"{pad}([{tensors.format('one')}], batch_first=True)"
+    is_plain = isinstance(first, list) and all(isinstance(one, int | float) for one in first)
+    collated = of_keys if is_dict else of_lists if is_plain else ""
+    return {
+        "padded": f"DataLoader(..., collate_fn=lambda batch: {collated})" if collated else "",
+        "is_dict": is_dict,
+        "is_tuple": not is_dict,
+    }
 
 
 def _sample(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
@@ -125,9 +150,15 @@ SITUATIONS: dict[str, Situation] = {
         SituationRow(
             "The samples of a batch have different sizes: {wanted} at 0 and {given} at {at}, and "
             "the DataLoader stacks them.",
-            "Resize all to one size in the data set: F.interpolate(x[None], size={size})[0], or "
-            "Resize({size}) of torchvision.",
-            "Pad all to one size: F.pad(x, (left, right, top, bottom)).",
+            (
+                "is_spectrum",
+                "If they are spectrograms of different lengths, pad all to the longest, in a "
+                "collate_fn: F.pad(x, (0, longest - x.shape[-1])).",
+            ),
+            "If they are pictures, resize all to one size in the data set: Resize({size}) of "
+            "torchvision, with both sides, as one number keeps their ratio; or F.interpolate("
+            "x[None], size={size})[0]; masks of classes with mode='nearest'.",
+            "If their scale is to stay, pad all to one size: F.pad(x, (left, right, top, bottom)).",
             when="is_pictures",
         ),
         SituationRow(
@@ -156,12 +187,14 @@ SITUATIONS: dict[str, Situation] = {
             "The samples of a batch have different shapes: {wanted} at 0 and {given} at {at}, and "
             "the DataLoader stacks them.",
             _PADDED,
-            "Bring all samples to one shape in the data set: crop, resize or pad.",
+            "Bring all samples to one shape in the data set: crop, resize or pad "
+            "(padding='max_length' of a tokenizer).",
             when="is_collated",
         ),
         SituationRow(
             "torch.stack takes tensors of one shape, and got {wanted} at 0 and {given} at {at}.",
-            "Bring them to one shape first: cut or pad them, torch.nn.utils.rnn.pad_sequence.",
+            "If each is one sample of a batch, bring them to one shape first: cut or pad them, "
+            "torch.nn.utils.rnn.pad_sequence(..., batch_first=True).",
             "If they are to stand one behind the other, in a dimension that they have: torch.cat.",
             about="tensors",
         ),
@@ -177,8 +210,15 @@ SITUATIONS: dict[str, Situation] = {
     "lists in a batch": SituationRow(
         "The samples of a batch hold lists of different lengths, and the DataLoader puts them "
         "together element by element.",
-        _AS_LISTS,
+        ("padded", "If they are numbers, pad them in a collate_fn: {padded}."),
+        (
+            "is_dict",
+            "If they are to stay lists: DataLoader(..., collate_fn=lambda batch: {{key: [one[key] "
+            "for one in batch] for key in batch[0]}}).",
+        ),
+        ("is_tuple", _AS_LISTS),
         "Pad the lists to one length in the data set.",
+        facts=_lists,
     ),
     "None in a batch": first_of(
         SituationRow(
@@ -191,9 +231,22 @@ SITUATIONS: dict[str, Situation] = {
         SituationRow(
             "A sample of the batch is None, or has None in it: the data set returned no value for "
             "it.",
-            "Leave such samples out: DataLoader(..., collate_fn=lambda batch: "
-            "torch.utils.data.default_collate([one for one in batch if one is not None])).",
-            "Return a value from __getitem__ of the data set on every path.",
+            (
+                "is_some",
+                "Leave such samples out: DataLoader(..., collate_fn=lambda batch: "
+                "torch.utils.data.default_collate([one for one in batch if one is not None])).",
+            ),
+            (
+                "is_nested",
+                "Give a value in its place in the sample, such as '' for a path, or leave that "
+                "part out of the sample.",
+            ),
+            (
+                "is_none",
+                "Return the sample from __getitem__ of the data set: a function without return "
+                "gives None.",
+            ),
+            ("is_some", "Return a value from __getitem__ of the data set on every path."),
         ),
         facts=_none,
     ),

@@ -80,6 +80,12 @@ def _attribute(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     }
 
 
+def _text_of_call(failure: Failure) -> str:
+    frame = failure.user
+    node = None if frame is None else frame.expression
+    return "The call" if frame is None or node is None else written(node, frame.file)
+
+
 SITUATIONS: dict[str, Situation] = {
     "attribute of a script": SituationRow(
         "TorchScript knows no type for the attribute {name!r} of {kind}, which is {type}.",
@@ -139,6 +145,14 @@ SITUATIONS: dict[str, Situation] = {
             "Return the new value from the function, and take the old one as an argument.",
         ),
         facts=_captured,
+    ),
+    "storage of a transform": SituationRow(
+        "{call} reads the memory of a tensor, which inside of vmap, or of a compiler's trace, "
+        "stands for many and has none of its own.",
+        "Use the tensor itself: PyTorch indexes and computes with it, table[index] for "
+        "table[index.numpy()].",
+        "If it needs values (numpy, a list, a file): compute it before or behind vmap.",
+        facts=lambda failure, found: {"call": _text_of_call(failure)},
     ),
     "graph break": SituationRow(
         "One graph was asked for (fullgraph=True, or an export), and torch.compile cannot take "

@@ -12,6 +12,8 @@ from torchtap.failures.operands import Operand
 from torchtap.failures.parsed_source import grouped, written
 from torchtap.failures.situation_row import Situation, SituationRow
 
+_MOST = 4096
+
 
 def first_argument(failure: Failure, otherwise: str = "x") -> str:
     """The first argument of the program's call, as it is written."""
@@ -28,7 +30,12 @@ def _given(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
 def _scalar(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     """The tensor without dimensions, as the program calls it."""
     operand = next(iter(failure.tensors), Operand("the tensor"))
-    return {"name": failure.name_of(operand)}
+    is_loop = failure.text.startswith("iteration")
+    return {
+        "name": failure.name_of(operand),
+        "is_known": bool(failure.tensors) and not is_loop,
+        "is_loop": is_loop,
+    }
 
 
 def _wrapped(failure: Failure) -> str:
@@ -43,6 +50,27 @@ def _wrapped(failure: Failure) -> str:
     is_view = isinstance(of, ast.Call) and written(of.func).endswith((".values", ".keys"))
     is_lazy = isinstance(of, ast.Call) and written(of.func) in ("map", "filter", "zip", "range")
     return written(of, frame.file) if is_array and (is_view or is_lazy) else ""
+
+
+def _objects(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    """Tell numbers, lists and others apart in an array of objects, as far as its elements tell."""
+    is_object, whole = "object" in found["kind"], _wrapped(failure)
+    frame = failure.user
+    node = None if frame is None else frame.expression
+    given = node.args[0] if isinstance(node, ast.Call) and node.args else None
+    array: Any = frame.value_of(given) if frame is not None and given is not None else None
+    flat = list(array.flat)[:_MOST] if type(array).__name__ == "ndarray" else []
+    is_ragged = any(hasattr(type(one), "__len__") and not isinstance(one, str) for one in flat)
+    is_mixed = not is_ragged and any(one is None or isinstance(one, str) for one in flat)
+    return {
+        "name": first_argument(failure),
+        "dtype_word": found["kind"].removeprefix("numpy.").rstrip("_"),
+        "is_object": is_object and not whole and not is_ragged and not is_mixed,
+        "is_ragged": is_object and not whole and is_ragged,
+        "is_mixed": is_object and not whole and is_mixed,
+        "whole": whole,
+        "is_text": not is_object,
+    }
 
 
 def _ragged(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
@@ -72,7 +100,21 @@ SITUATIONS: dict[str, Situation] = {
     "index of a scalar": SituationRow(
         "{name} is a single number, a tensor without dimensions, and has nothing to index, count "
         "or go through.",
-        "Take the number itself: {name_it}.item(); or give it a dimension: {name_it}.unsqueeze(0).",
+        (
+            "is_loop",
+            "If a function goes through tuples and lists of tensors, as of states, let it end at a "
+            "tensor: if isinstance(x, torch.Tensor), before it goes on.",
+        ),
+        (
+            "is_loop",
+            "If there are to be several numbers, find where the dimension was lost: x[:1] for "
+            "x[0], no .squeeze() and no reduction before.",
+        ),
+        (
+            "is_known",
+            "Take the number itself: {name_it}.item(); or give it a dimension: "
+            "{name_it}.unsqueeze(0).",
+        ),
         about="tensors",
         facts=_scalar,
     ),
@@ -110,17 +152,23 @@ SITUATIONS: dict[str, Situation] = {
             "numpy.array(list({whole})).",
         ),
         (
+            "is_ragged",
+            "It holds lists or arrays of different lengths: pad them, "
+            "torch.nn.utils.rnn.pad_sequence([torch.as_tensor(one) for one in {name}], "
+            "batch_first=True); or keep a list of tensors.",
+        ),
+        (
+            "is_mixed",
+            "Some of it are no numbers, such as strings or None: leave those out, or give each a "
+            "number, before it is an array.",
+        ),
+        (
             "is_object",
-            "Make an array of numbers of it: {name_it}.astype('float32').",
+            "If all of it are numbers or booleans, make an array of those: "
+            "{name_it}.astype('float32').",
         ),
         ("is_text", "Give each string a number, such as the index of its class."),
-        facts=lambda failure, found: {
-            **_given(failure, found),
-            "dtype_word": found["kind"].removeprefix("numpy.").rstrip("_"),
-            "is_object": "object" in found["kind"] and not _wrapped(failure),
-            "whole": _wrapped(failure),
-            "is_text": "object" not in found["kind"],
-        },
+        facts=_objects,
     ),
     "array turned around": SituationRow(
         "The array is a view that goes backwards through memory, as of a[::-1] or numpy.flip, and "

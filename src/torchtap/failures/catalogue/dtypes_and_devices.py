@@ -17,6 +17,7 @@ from torchtap.failures.traceback_frame import MISSING
 
 _MOST_HELD = 64
 _TABLES = frozenset({"_modules", "_parameters", "_buffers"})
+_CONVOLUTIONS = nn.Conv1d | nn.Conv2d | nn.Conv3d
 _WHOLE = ("int8", "int16", "int32", "int64", "uint8", "bool")
 
 
@@ -116,20 +117,32 @@ def _product(failure: Failure, found: re.Match[str]) -> Explanation:
         kinds = [others[0] if one == "?" and len(others) == 1 else one for one in kinds]
     said = " and ".join(f"{a} ({b})" for a, b in zip(names, kinds, strict=True))
     said = said.replace(" (?)", "") or failure.text
-    other = names[1] if len(names) > 1 else "the other"
+    names = names if len(names) > 1 else [*names, "the other"][-2:]
+    kept, other = (grouped(name) for name in (names if len(names) == 2 else ["x", *names]))
+    if kinds[:1] and kinds[0] in _WHOLE and kinds[-1] not in _WHOLE:
+        kept, other = other, kept  # Floats as whole numbers would lose what stands behind the dot.
+    ways = [f"Convert one: {other}.to({kept}.dtype)."]
+    if {"float16", "bfloat16"} & {*kinds, *told}:
+        ways.append("Run it under torch.autocast, which converts them.")
     return Explanation(
         f"A product takes operands of one dtype, and these have two: {said}.",
-        (
-            f"Convert one: {grouped(other)}.to({grouped(names[0]) if names else 'x'}.dtype).",
-            "Run it under torch.autocast, which converts them.",
-        ),
+        tuple(ways),
         failure.details(),
     )
 
 
 def _weighted(failure: Failure, name: str, value: Tensor, weight: Tensor) -> Explanation:
     mine, theirs = dtype_text(value), dtype_text(weight)
-    ways = [f"Convert the input: {replaced(name, f'to(torch.{theirs})')}."]
+    converted = replaced(name, f"to(torch.{theirs})")
+    ways = [f"Convert the input: {converted}."]
+    if mine == "uint8" and isinstance(failure.module, _CONVOLUTIONS):
+        ways.append("If it is a picture of 0 to 255, bring it to 0 to 1 as well: / 255.")
+    elif mine in _WHOLE and isinstance(failure.module, nn.Linear):
+        ways = [
+            f"If the numbers count or measure, convert them: {converted}.",
+            "If they are numbers of tokens or classes, look their vectors up first, by an "
+            "nn.Embedding, or give each a place of its own by F.one_hot.",
+        ]
     if mine == "float64":
         ways.append(
             "Make it float32 where it is made: numpy's floats are float64, so torch.from_numpy(a)"
@@ -173,7 +186,24 @@ def _float_index(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         "name": failure.name_of(index),
         "held": "" if index.value is MISSING else f" and holds {dtype_text(index.value)}",
         "expected": "int64, int32, uint8, or a mask of bool" if is_of_brackets else expected,
-        "is_of_brackets": is_of_brackets,
+        **_meaning(failure, index, is_of_brackets=is_of_brackets),
+    }
+
+
+def _meaning(failure: Failure, index: Operand, *, is_of_brackets: bool) -> Mapping[str, Any]:
+    """Say whether an index of floats may be a mask, from its values and its shape."""
+    value, held = index.value, failure.operands[0].value if failure.operands else None
+    bounds = bounds_of(value)
+    is_known = bounds is not None and isinstance(value, Tensor)
+    is_whole = is_known and bool((value == value.round()).all())
+    fits = isinstance(held, Tensor) and is_known and value.shape == held.shape[: value.dim()]
+    is_mask = is_of_brackets and fits and is_whole and bounds is not None
+    is_mask = is_mask and bounds[0] >= 0 and bounds[1] <= 1  # type: ignore[index]
+    return {
+        "is_mask": is_mask,
+        "is_position": not is_mask and (is_whole or not is_known),
+        "is_position_too": is_mask,
+        "may_be_mask": is_of_brackets and not is_mask,
     }
 
 
@@ -214,12 +244,40 @@ def _result(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     if any(one.startswith("binary_cross_entropy") for one in functions):
         target = failure.name_of(failure.operand("target", "the target"))
         return {"target": target, "clamped": ""}
-    first = _of_dtype(failure, dtype_word(found["wanted"])) or Operand(UNNAMED)
+    first = _written_into(failure) or _of_dtype(failure, dtype_word(found["wanted"]))
+    first = first or Operand(UNNAMED)
     name = failure.name_of(first)
     whole = name.partition("[")[0]  # To assign to a part of it keeps the dtype of the whole.
     floats = replaced(whole, "float()")
     clamped = _clamped(failure, name)
-    return {"target": "", "name": name, "whole": whole, "floats": floats, "clamped": clamped}
+    is_whole = dtype_word(found["wanted"].removesuffix(" int")) in _WHOLE
+    return {
+        "target": "",
+        "name": name,
+        "whole": whole,
+        "floats": floats,
+        "clamped": clamped,
+        "divided": is_whole and _divides(failure),
+        "is_added": is_whole and not _divides(failure),
+    }
+
+
+def _written_into(failure: Failure) -> Operand | None:
+    """Return what ``out=`` names, where the operation has one."""
+    if not failure.operands:
+        return None
+    frame = failure.frames[failure.operands[0].depth]
+    keywords = frame.expression.keywords if isinstance(frame.expression, ast.Call) else []
+    names = [written(one.value, frame.file) for one in keywords if one.arg == "out"]
+    return next((one for one in failure.operands if one.text in names), None)
+
+
+def _divides(failure: Failure) -> bool:
+    node = None if failure.user is None else failure.user.expression
+    if isinstance(node, ast.BinOp | ast.AugAssign):
+        return isinstance(node.op, ast.Div)
+    name = getattr(getattr(node, "func", None), "attr", "")
+    return name in ("div", "div_", "true_divide", "divide")
 
 
 def _clamped(failure: Failure, name: str) -> str:
@@ -254,12 +312,30 @@ def _kernel(failure: Failure, found: re.Match[str]) -> Explanation:
             (f"Swap them: loss({other}, {name}).",),
             failure.details(),
         )
+    given = failure.operand("input", "")
+    is_whole = "softmax" in found["kernel"] and kind in _WHOLE and dtype_text(given.value) == kind
+    if is_whole and any(one.code.co_name == "cross_entropy" for one in failure.frames):
+        return _without_scores(failure, failure.name_of(given), kind)
     wrong = _of_dtype(failure, kind)
     name = UNNAMED if wrong is None else failure.name_of(wrong)
     which = "" if wrong is None else f", which {name} holds,"
     return Explanation(
         f"{found['kernel']} is not there for {kind}{which} on this device.",
         _converted(name, kind, found["kernel"]),
+        failure.details(),
+    )
+
+
+def _without_scores(failure: Failure, name: str, kind: str) -> Explanation:
+    """Explain a loss of classes whose first argument holds whole numbers."""
+    return Explanation(
+        f"The loss takes scores, floats with a dimension for the classes, as its first argument; "
+        f"{name} holds {kind}.",
+        (
+            f"If {name} holds classes, as of argmax, give the scores before it: argmax has no "
+            "gradient.",
+            f"If it holds scores, convert them: {grouped(name)}.float().",
+        ),
         failure.details(),
     )
 
@@ -329,8 +405,10 @@ SITUATIONS: dict[str, Situation] = {
     ),
     "index of floats": SituationRow(
         "{name} is used as an index{held}; expected {expected}.",
-        "Convert it: {name_it}.long().",
-        ("is_of_brackets", "Compare, if it is to be a mask: {name_it} > 0."),
+        ("is_mask", "If 1 marks what is chosen, make a mask of it: {name_it} > 0."),
+        ("is_position", "Convert it: {name_it}.long()."),
+        ("is_position_too", "If it holds positions, convert it: {name_it}.long()."),
+        ("may_be_mask", "Compare, if it is to be a mask: {name_it} > 0."),
         about="tensors",
         facts=_float_index,
     ),
@@ -349,7 +427,17 @@ SITUATIONS: dict[str, Situation] = {
         ),
         SituationRow(
             "The result is {given_dtype}, and {name}, which is written into, holds {wanted_dtype}.",
-            "Make {whole} a tensor of floats where it is made: {floats}.",
+            (
+                "divided",
+                "If the quotient is to be whole, say so: //, or rounding_mode='floor' of "
+                "torch.div.",
+            ),
+            (
+                "is_added",
+                "If {whole} is to hold whole numbers, convert what is written: .long(), or "
+                "int(...) of one number.",
+            ),
+            "If {whole} is to hold floats, make it so where it is made: {floats}.",
             "Compute out of place: x = x + y for x += y.",
             about="tensors",
         ),

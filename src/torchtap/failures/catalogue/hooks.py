@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -103,6 +104,37 @@ def _no_grad(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     return {"name": name, "x": name, "details": failure.details(tensors[0])}
 
 
+_TAKES = {
+    "_forward_hooks": "(module, args, output)",
+    "_forward_pre_hooks": "(module, args)",
+    "_backward_hooks": "(module, grad_input, grad_output)",
+    "_backward_pre_hooks": "(module, grad_output)",
+}
+"""Table of a module -> the arguments that its hooks are called with."""
+
+
+def hook_called(failure: Failure) -> str:
+    """The arguments of the hook that PyTorch was calling; empty if it was calling none."""
+    last = failure.frames[-1]
+    node = last.expression
+    called = last.value_of(node.func) if isinstance(node, ast.Call) else None
+    if not last.is_torch or isinstance(failure.error, RuntimeError) or not callable(called):
+        return ""
+    for _, module in failure.names.modules():
+        for table, takes in _TAKES.items():
+            if any(one is called for one in getattr(module, table, {}).values()):
+                is_more = isinstance(node, ast.Call) and len(node.args) > takes.count(",") + 1
+                return takes.replace("args", "args, kwargs") if is_more else takes
+    return ""
+
+
+def _taken(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    last = failure.frames[-1]
+    node = last.expression
+    called = last.value_of(node.func) if isinstance(node, ast.Call) else None
+    return {"takes": hook_called(failure), "details": (("hook", _place(called)),)}
+
+
 SITUATIONS: dict[str, Situation] = {
     "hook changed the size": first_of(
         SituationRow(
@@ -157,6 +189,11 @@ SITUATIONS: dict[str, Situation] = {
         "A post-accumulate hook of a parameter returned a value; it may return nothing.",
         "Change the gradient in place: param.grad.clamp_(-1, 1), and return nothing.",
         details=_on_tensors,
+    ),
+    "arguments of a hook": SituationRow(
+        "PyTorch calls a hook of this kind with {takes}, and {hook} {what}.",
+        "Take these arguments: def hook{takes}: ...",
+        facts=_taken,
     ),
     "hook without grad": SituationRow(
         "{name} does not require grad, so no gradient will ever come to a hook or be retained on "

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torch import Tensor, nn
 
 from torchtap.failures.failure import Explanation, Failure
 from torchtap.failures.operands import Operand, bounds_of
-from torchtap.failures.parsed_source import grouped
+from torchtap.failures.parsed_source import grouped, written
 from torchtap.failures.situation_row import Situation, SituationRow
 
 
@@ -31,35 +32,62 @@ def _embedding(failure: Failure, found: re.Match[str]) -> Explanation:
     if rows is None and isinstance(weight.value, Tensor):
         rows = len(weight.value)
     span = _span(operand)
-    short = failure.names.variable(failure.module)
     high = int(span.rpartition(" ")[2]) + 1 if span else None
     table = failure.module_text if isinstance(module, nn.Embedding) else "The table"
     has = f"has {rows} rows, for indices from 0 to {rows - 1}" if rows else "was indexed"
-    ways = []
-    if span.startswith("from -"):
-        ways.append(
-            f"Replace the negative ones, if they stand for padding: {grouped(name)}.clamp(min=0)."
-        )
-    if high is None or rows is None or high > rows:
-        made = f": {short} = nn.Embedding({high or 'N'}, ...), with the trained rows copied"
-        is_module = isinstance(module, nn.Embedding)
-        owner = _of_vocabulary(failure, rows, name)
-        if owner:
-            ways.append(
-                "If the tokenizer was given more tokens, give them rows, which keeps those that "
-                f"are there: {owner}.resize_token_embeddings({high or 'len(tokenizer)'})."
-            )
-        else:
-            ways.append(f"Give it a row for each{made if is_module else ''}.")
-    if rows is not None and "pos" in name:
-        ways.append(f"Give shorter sequences: {rows} positions at most (truncation=True).")
-    else:
-        ways.append("Check the vocabulary of the tokenizer against that of the model.")
+    ways = _ways_of_rows(failure, operand, rows, high)
     return Explanation(
         f"{table} {has}, and {name} holds indices {span or 'beyond them'}.",
         tuple(ways),
         failure.details(operand),
     )
+
+
+def _ways_of_rows(
+    failure: Failure, operand: Operand, rows: int | None, high: int | None
+) -> Iterator[str]:
+    """Yield the ways out of indices that a table of vectors does not have."""
+    name, module = failure.name_of(operand), failure.module
+    low = None if (bounds := bounds_of(operand.value)) is None else int(bounds[0])
+    is_position = "pos" in name or "arange(" in f"{name} {failure.origin(operand).text}"
+    if low is not None and low < 0:
+        number, more = (rows, rows + 1) if rows else ("N", "N + 1")
+        yield (
+            "If negative numbers stand for padding, give it a row of its own, of zeros: "
+            f"nn.Embedding({more}, ..., padding_idx={number}) and "
+            f"{grouped(name)}.masked_fill({name} < 0, {number}); or the number that pads already."
+        )
+    if high is not None and rows is not None and high <= rows:
+        return
+    if is_position and rows is not None:
+        yield f"Give shorter sequences: {rows} positions at most (truncation=True)."
+    if low == 1 and high == (rows or 0) + 1:
+        yield f"If they are counted from 1, count them from 0: {name} - 1."
+    owner = _of_vocabulary(failure, rows, name)
+    if owner:
+        yield (
+            "If the tokenizer was given more tokens, give them rows, which keeps those that "
+            f"are there: {owner}.resize_token_embeddings({high or 'len(tokenizer)'})."
+        )
+    else:
+        made = f"{failure.names.variable(module)} = nn.Embedding({high or 'N'}, ...)"
+        made = made if isinstance(module, nn.Embedding) else "a row for each"
+        of_all = "" if is_position else ", by the greatest number in all data, not in this batch"
+        yield f"If there are as many, give it a row for each{of_all}: {made}."
+    if _has_gaps(operand.value, rows):
+        yield (
+            "If the numbers have gaps, as of users or products, count them anew from 0, by a dict "
+            "of their numbers for all data."
+        )
+    if not is_position:
+        yield "If they are tokens, check the vocabulary of the tokenizer against that of the model."
+
+
+def _has_gaps(value: Any, rows: int | None) -> bool:
+    """Return whether there are no more different numbers than rows."""
+    if rows is None or bounds_of(value) is None:
+        return False
+    return len(set(value.flatten()[:4096].tolist())) <= rows and bounds_of(value)[1] > 2 * rows  # type: ignore[index]
 
 
 def _of_vocabulary(failure: Failure, rows: int | None, name: str) -> str:
@@ -102,9 +130,10 @@ def _index(failure: Failure, found: re.Match[str]) -> Explanation:
     where = "a dimension" if dim is None else f"dimension {dim}"
     # Of an index in brackets negative ones count from the end; gather and its like take none.
     low = -size if isinstance(failure.frames[-1].expression, ast.Subscript) else 0
-    ways = [f"Give indices from {low} to {size - 1}; check where they come from."]
-    if dim is not None:
-        ways.append(f"Check that dimension {dim} is the one that is meant.")
+    ways = [
+        *_ways_of_an_index(failure, dim, size),
+        f"Give indices from {low} to {size - 1}; check where they come from.",
+    ]
     if not size:
         ways = ["Check why it is empty, or leave the index out where it is."]
     return Explanation(
@@ -113,6 +142,40 @@ def _index(failure: Failure, found: re.Match[str]) -> Explanation:
         tuple(ways),
         failure.details(),
     )
+
+
+def _ways_of_an_index(failure: Failure, dim: int | None, size: int) -> Iterator[str]:
+    """Yield what an index that is too large may mean, from its values and the other dimensions."""
+    held, *rest = failure.operands or [Operand("")]
+    index = next((one for one in rest if isinstance(one.value, Tensor)), None)
+    frame = failure.frames[held.depth] if failure.operands else None
+    node = None if frame is None else frame.expression
+    if index is None:
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Name):
+            text = written(node.value)
+            yield f"If a loop counts {node.slice.id}, let it end where {text} does: len({text})."
+        return
+    name, text = failure.name_of(held), failure.name_of(index)
+    span = bounds_of(index.value)
+    if span is not None and span[0] >= 1 and span[1] == size:
+        yield f"If {text} counts from 1, count from 0: {grouped(text)} - 1."
+    shape = list(held.value.shape) if isinstance(held.value, Tensor) else []
+    others = [at for at in range(len(shape)) if at != dim and span and shape[at] > span[1]]
+    if isinstance(node, ast.Subscript) and not isinstance(node.slice, ast.Tuple) and 1 in others:
+        if index.value.dim() == 1 and len(index.value) == shape[0]:
+            yield (
+                f"If {text} has one number for each row, of dimension 1, take one of each row: "
+                f"{grouped(name)}[torch.arange(len({name})), {text}]."
+            )
+        yield f"If {text} counts in dimension 1, of {shape[1]}: {grouped(name)}[:, {text}]."
+    maker = failure.origin(held).module
+    if maker is not None and span is not None and span[0] >= 0 and dim is not None:
+        yield (
+            f"If {text} counts what {failure.names.module(maker)} gives in dimension {dim}, make "
+            f"it give {int(span[1]) + 1} or more, by the greatest number in all data."
+        )
+    elif others and dim is not None:
+        yield f"Check that dimension {dim} is the one that is meant, and not {others[0]}."
 
 
 def _dimension(failure: Failure, said: int, size: int) -> int | None:
@@ -136,12 +199,17 @@ def _mask(failure: Failure, found: re.Match[str]) -> Explanation:
     met = shape[at : at + len(mask)]
     where = f"dimensions of its own size, and meets {' x '.join(met)} there"
     where = where if at else "the first dimensions"
-    ways = [f"Make it from the tensor itself, so that they have one shape: {whole} > 0."]
-    if at and len(met) == len(mask):
-        ways = [f"Make {name} of their size, {' x '.join(met)}, where it is made or resized."]
-    if fitting:
+    ways = []
+    if fitting and not at:
         there = f"{whole}[{':, ' * fitting[0]}{name}]"
-        ways.insert(0, f"Put it at the dimension that it belongs to: {there}.")
+        dims = " and ".join(map(str, range(fitting[0], fitting[0] + len(mask))))
+        ways.append(f"If its dimensions are the dimensions {dims} of {whole}, say so: {there}.")
+    ways += _masks_that_fit(whole, name, [int(one) for one in mask], [int(one) for one in shape])
+    ways.append(
+        f"Make {name} of their size, {' x '.join(met)}, where it is made or resized."
+        if len(met) == len(mask)
+        else f"Make {name} of no more dimensions than {whole} has."
+    )
     return Explanation(
         f"A mask {found['given']} was used on a tensor {found['wanted']}: a mask stands for "
         f"{where}.",
@@ -150,18 +218,56 @@ def _mask(failure: Failure, found: re.Match[str]) -> Explanation:
     )
 
 
+def _masks_that_fit(whole: str, name: str, mask: list[int], shape: list[int]) -> Iterator[str]:
+    """Yield the forms of a mask that stand for the first dimensions, or for all."""
+    it = grouped(name)
+    if len(mask) > 1 and mask[-1] == 1 and mask[:-1] == shape[: len(mask) - 1]:
+        yield f"If it chooses rows, take its dimension of one out: {whole}[{it}.squeeze(-1)]."
+    if len(mask) == len(shape) and all(a in (1, b) for a, b in zip(mask, shape, strict=True)):
+        yield f"If it is repeated along its dimensions of one: {whole}[{it}.expand_as({whole})]."
+    if len(mask) > 1 and math.prod(mask) == shape[0]:
+        yield f"If {whole} was flattened, flatten it as well: {whole}[{it}.flatten()]."
+
+
 def _picked(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     """Say which index was given, and whether it picks one element of each row of a matrix."""
     words: dict[str, Any] = {"is_flat": False, "index": "the index", "dim": ""}
+    words |= {"is_written": False, "is_step": False, "row": "", "expanded": ""}
     held, *rest = failure.operands or [Operand("")]
     index = next((one for one in rest if isinstance(one.value, Tensor)), None)
     dims = [one.value for one in rest if type(one.value) is int]
-    if index is None or len(dims) != 1:
+    if index is None or not dims:
         return words
     # A tensor that the program computes in the same expression is not known, its dim is.
     is_matrix = not isinstance(held.value, Tensor) or held.value.dim() == 2
     is_flat = index.value.dim() == 1 and is_matrix and dims[0] in (1, -1)
-    return {"is_flat": is_flat, "index": failure.name_of(index), "dim": dims[0]}
+    name = failure.name_of(index)
+    shape = list(held.value.shape) if isinstance(held.value, Tensor) else []
+    node = failure.frames[held.depth].expression
+    is_gather = getattr(getattr(node, "func", None), "attr", "") == "gather"
+    is_step = (
+        is_gather and len(shape) > 2 and dims[0] == 1 and list(index.value.shape) == [shape[0]]
+    )
+    return {
+        "is_flat": is_flat and is_gather,
+        "is_written": is_flat and not is_gather,
+        "index": name,
+        "dim": dims[0],
+        "expanded": _expanded(name, list(index.value.shape), shape, dims[0]) if is_gather else "",
+        "row": f"{grouped(failure.name_of(held))}[torch.arange(len({name})), {name}]",
+        "is_step": is_step,
+    }
+
+
+def _expanded(name: str, index: list[int], shape: list[int], dim: int) -> str:
+    """Return an index with the dimensions of the vectors that it takes; empty if it takes none."""
+    rest = shape[len(index) :]
+    is_prefix = len(index) == dim + 1 and index[:dim] == shape[:dim] and bool(rest)
+    if not is_prefix or dim < 1:
+        return ""
+    ones = ", ".join(["..."] + ["None"] * len(rest))
+    sizes = ", ".join(["-1"] * len(index) + [str(one) for one in rest])
+    return f"{grouped(name)}[{ones}].expand({sizes})"
 
 
 def _written(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
@@ -179,15 +285,32 @@ def _one_hot(failure: Failure, found: re.Match[str]) -> Explanation:
     operand = failure.argument()
     name, span = failure.name_of(operand), _span(operand)
     it, high = grouped(name), int(span.rpartition(" ")[2]) if span else None
+    counts = [one.value for one in failure.operands[1:] if type(one.value) is int]
+    num = counts[0] if counts else None
     what = f"one_hot was given class numbers {span} in {name}".replace("  ", " ")
-    said, ways = f"{what}, and fewer classes.", ["Count the classes from 0."]
-    ways.insert(0, f"Give num_classes={'N' if high is None else high + 1} or more.")
     if "negative" in found["what"]:
-        said = f"{what}, and takes such from 0 on: a negative one stands for no class."
-        ways[0] = f"Leave out those that stand for no class: {it}[{it} >= 0], or give them one."
-    elif high == 255 and _is_flag(operand.value, high):
-        ways.insert(0, f"If {high} is class 1, give its number: one_hot(({it} == {high}).long()).")
-    return Explanation(said, tuple(ways), failure.details(operand))
+        ways = [
+            "If negative numbers stand for no class, give them none of the places: "
+            f"F.one_hot({it}.clamp(min=0), {num or 'num_classes'}) * ({it} >= 0)[..., None].",
+            f"Or leave them out: {it}[{it} >= 0].",
+        ]
+        what = f"{what}, and takes them from 0 on"
+        return Explanation(f"{what}.", tuple(ways), failure.details(operand))
+    ways, bounds = [], bounds_of(operand.value)
+    if high == 255 and _is_flag(operand.value, high):
+        ways.append(f"If {high} is class 1, give its number: one_hot(({it} == {high}).long()).")
+    if bounds is not None and bounds[0] >= 1 and high == num:
+        ways.append(f"If the classes are counted from 1, count them from 0: {it} - 1.")
+    if high in (254, 255):
+        classes = num or "num_classes"
+        ways.append(
+            f"If {high} stands for no class, give it none of the places: F.one_hot("
+            f"{it}.masked_fill({it} == {high}, 0), {classes}) * ({it} != {high})[..., None]."
+        )
+    given = f"num_classes={'N' if high is None else high + 1}"
+    ways.append(f"If all of them are classes, give {given}, of the greatest number in all data.")
+    said = f"{what}, and num_classes={num}" if num else f"{what}, and fewer classes"
+    return Explanation(f"{said}.", tuple(ways), failure.details(operand))
 
 
 def _is_flag(value: Any, high: int) -> bool:
@@ -208,6 +331,16 @@ SITUATIONS: dict[str, Situation] = {
             "To pick one element of each row, give the index that dimension and take it away "
             "again: gather({dim}, {index_it}.unsqueeze({dim})).squeeze({dim}).",
         ),
+        (
+            "is_written",
+            "If each row is written at one place, give the index that dimension: "
+            "{index_it}.unsqueeze({dim}).",
+        ),
+        (
+            "expanded",
+            "If whole vectors are to be taken, give the index their dimension: {expanded}.",
+        ),
+        ("is_step", "If one step of each sample is meant: {row}."),
         "Give the index every dimension of the tensor; along the gathered one it may be of any "
         "size.",
         about="tensors",

@@ -1,4 +1,4 @@
-"""Layers that refuse their sizes: convolutions, pools, norms, recurrences and attentions."""
+"""Layers that refuse their sizes: convolutions, pools, shuffles, embeddings and activations."""
 
 from __future__ import annotations
 
@@ -35,16 +35,19 @@ def _groups(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     return {
         "channels": channels,
         "groups": groups,
+        "depthwise": str(one) if groups == other != one else "",
         "fitting": ", ".join(map(str, fitting[-8:])),
         "near": f"{low} or {low + groups}" if is_near else "",
         "is_far": not is_near,
     }
 
 
+_BOUNDS = (("low", "few", "least"), ("high", "many", "most"))
+"""The groups of the messages of pools that say the least and the greatest number of dimensions."""
+
+
 def _pool(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    low, high = (
-        int(found[one] or found[other]) for one, other in (("low", "few"), ("high", "many"))
-    )
+    low, high = (int(next(found[name] for name in names if found[name])) for names in _BOUNDS)
     dims, kind = _dims(failure), type(failure.module).__name__
     is_of_pool = kind[-2:-1].isdigit() and kind[-1:] == "d"
     fitting = f"nn.{kind[:-2]}{dims - 2}d" if is_of_pool and dims in (3, 4, 5) else ""
@@ -67,87 +70,6 @@ def _unpooled(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     return {"kind": "the size before the pool"}
 
 
-def _recurrence(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    is_cell = type(failure.module).__name__.endswith("Cell")
-    value = failure.argument().value
-    shape = list(value.shape) if isinstance(value, Tensor) else []
-    size = getattr(failure.module, "input_size", 0)
-    is_long = not is_cell and len(shape) > 3
-    ones = [at for at in (1, 2, 0) if len(shape) == 4 and shape[at] == 1 and shape[-1] == size]
-    return {
-        "is_cell": is_cell and int(found["given"]) == 3,
-        "whole": type(failure.module).__name__.removesuffix("Cell"),
-        "is_flat": is_long and math.prod(shape[2:]) == size and not ones,
-        "single": str(ones[0]) if ones else "",
-        "is_joined": len(shape) == 4 and shape[-1] == size and not ones,
-    }
-
-
-def _lengths(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    value = failure.operand("input").value
-    shape = value.shape if isinstance(value, Tensor) else ()
-    is_first = failure.operand("batch_first").value
-    fits = len(shape) > 1 and int(found["given"]) == shape[1 if is_first is True else 0]
-    return {
-        "is_batch": fits and is_first is False,
-        "is_time": fits and is_first is True,
-        "is_other": not fits,
-    }
-
-
-def _cell(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    kind, module = type(failure.module).__name__, failure.module
-    hidden = getattr(module, "hidden_size", "...")
-    is_input = found["what"] == "input"
-    made = f"nn.{kind}({found['given']}, {hidden})" if is_input else ""
-    return {"made": made, "is_hidden": not is_input}
-
-
-def _attended(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    """The dimensions that the query, or what goes with it, lacks or has too many."""
-    what, kind = found["what"], found["kind"]
-    name = what.partition("`")[0]
-    is_mask = "mask" in name
-    given = int(found["given"])
-    return {
-        "what": what.replace("`", ""),
-        "is_lacking": kind == "batched" and not is_mask and given == 2,
-        "is_squeezed": name == "key_padding_mask" and given == 4,
-        "is_unbatched": kind == "unbatched" and given == 3,
-        "wanted_text": found["wanted"] + (f" or {found['other']}" if found["other"] else ""),
-    }
-
-
-def _queries(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    value = failure.operand("query").value
-    first = failure.module is not None and getattr(failure.module, "batch_first", False)
-    is_first = isinstance(value, Tensor) and value.dim() == 4 and bool(first)
-    return {"is_first": is_first, "is_other": not is_first}
-
-
-def _types(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    one, key, value = (found[name].removeprefix("c10::") for name in ("query", "key", "value"))
-    return {"one": one, "key": key, "other": value}
-
-
-def _source(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    source, target = (failure.operand(name).value for name in ("src", "tgt"))
-    shapes = [list(one.shape) if isinstance(one, Tensor) else "?" for one in (source, target)]
-    is_first = (
-        isinstance(source, Tensor)
-        and isinstance(target, Tensor)
-        and source.dim() == target.dim() == 3
-        and source.shape[0] == target.shape[0]
-        and not getattr(failure.module, "batch_first", True)
-    )
-    return {
-        "source": shapes[0],
-        "target": shapes[1],
-        "is_first": is_first,
-        "width": getattr(failure.module, "d_model", "d_model"),
-    }
-
-
 def _initialised(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     value = failure.operand("tensor").value
     state = failure.names.state(value)
@@ -163,11 +85,6 @@ def _rectified(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     return {"is_last": len(shape) > 2 and shape[-1] == int(found["wanted"])}
 
 
-def _tokens(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    is_whole = found["given"].startswith(("int", "uint"))
-    return {"is_whole": is_whole, "is_float": not is_whole}
-
-
 SITUATIONS: dict[str, Situation] = {
     "channels of groups": SituationRow(
         "A convolution with groups={groups} shares its channels out among them, and {what}, "
@@ -176,6 +93,11 @@ SITUATIONS: dict[str, Situation] = {
             "near",
             "If {groups} groups are wanted, make {what} a multiple of {groups}, where it is "
             "computed: {near}.",
+        ),
+        (
+            "depthwise",
+            "If each channel is to have kernels of its own, make as many groups: "
+            "groups={depthwise}, and out_channels a multiple of it.",
         ),
         "Choose a number of groups that divides in_channels and out_channels: {fitting}.",
         ("is_far", "Or make in_channels and out_channels multiples of {groups}."),
@@ -199,7 +121,15 @@ SITUATIONS: dict[str, Situation] = {
         "The pool takes {low} dimensions, [channels, ...], or {high} with a batch, and its input "
         "has {dims}.",
         ("fitting", "Use the pool of that many dimensions: {fitting}."),
-        ("is_picture", "Give it the channel, and take it out behind: pool({name_it}[None])[0]."),
+        (
+            "is_picture",
+            "If it is one map, give it the channel, and take it out behind: pool({name_it}[None])"
+            "[0].",
+        ),
+        (
+            "is_picture",
+            "If its rows are vectors, as of nn.Flatten or nn.Linear, put the pool before those.",
+        ),
         about="argument",
         facts=_pool,
     ),
@@ -277,126 +207,6 @@ SITUATIONS: dict[str, Situation] = {
         "were given besides.",
         "Leave the offsets out.",
         about="argument",
-    ),
-    "dimensions of a recurrence": SituationRow(
-        "{module} takes {low} or {high} dimensions, and its input has {given}.",
-        ("is_cell", "A cell takes one step: call it in a loop, for step in {name}: ..."),
-        ("is_cell", "Or use nn.{whole}, which goes through the whole sequence."),
-        ("is_flat", "Make one vector of what stands behind the time: {name_it}.flatten(2)."),
-        ("single", "Take the dimension of one away: {name_it}.squeeze({single})."),
-        (
-            "is_joined",
-            "If the first two say which sequence it is, join them: {name_it}.flatten(0, 1), with "
-            "batch_first=True.",
-        ),
-        about="argument",
-        facts=_recurrence,
-    ),
-    "features of a cell": SituationRow(
-        "{module} has {size}={wanted}, and its {what} has {given} in the last dimension.",
-        ("made", "Make it take {given}: {variable} = {made}."),
-        ("is_hidden", "Give a state of [batch, {wanted}], or none: it then begins with zeros."),
-        about="argument",
-        facts=_cell,
-    ),
-    "batch of a cell": SituationRow(
-        "The input has a batch of {given}, and the state one of {wanted}.",
-        "Make the state for this batch: torch.zeros(len(x), hidden_size), anew for each batch.",
-        about="tensors",
-    ),
-    "dtypes of a recurrence": SituationRow(
-        "{module} has weights of {wanted}, and its input holds {given}.",
-        ("is_float", "Convert the input: {name_it}.to(torch.{wanted})."),
-        (
-            "is_whole",
-            "If the numbers count or measure, convert them: {name_it}.to(torch.{wanted}).",
-        ),
-        (
-            "is_whole",
-            "If they are numbers of tokens or classes, look their vectors up first: "
-            "nn.Embedding(num, {variable}.input_size).",
-        ),
-        about="argument",
-        facts=_tokens,
-    ),
-    "number of lengths": SituationRow(
-        "There are {given} lengths for a batch of {wanted}.",
-        ("is_batch", "The batch stands first: give batch_first=True."),
-        ("is_time", "The time stands first: leave batch_first=True out."),
-        ("is_other", "Give one length for each sample."),
-        about="argument",
-        facts=_lengths,
-    ),
-    "keys and values": SituationRow(
-        "Each key has its value, and they have the shapes {key} and {value}.",
-        "Make keys and values of one sequence: attention(query, memory, memory).",
-        about="tensors",
-    ),
-    "dimensions of an attention": SituationRow(
-        "The query is {kind}, so that {what} has {wanted_text}; it has {given}-D.",
-        (
-            "is_lacking",
-            "Give the batch to all of them: key.unsqueeze(0) with batch_first=True, unsqueeze(1) "
-            "without, repeated by expand to that of the query.",
-        ),
-        (
-            "is_squeezed",
-            "Take out the dimensions of one, which were made for the scores: "
-            "mask.squeeze(1).squeeze(1), of [batch, keys]; True hides.",
-        ),
-        ("is_unbatched", "Give the query its batch as well: query.unsqueeze(...)."),
-        facts=_attended,
-        about="tensors",
-    ),
-    "query of an attention": SituationRow(
-        "{module} takes [time, batch, features], or [batch, time, features] with "
-        "batch_first=True, and its query has {given} dimensions.",
-        (
-            "is_first",
-            "Join the dimensions that are no features: {name_it}.flatten(1, 2) if all places "
-            "attend "
-            "to each other, flatten(0, 1) if each row does by itself.",
-        ),
-        "If a dimension is that of the heads, leave it out: the module makes them of the features "
-        "itself.",
-        ("is_other", "If the places are those of a picture, join them: {name_it}.flatten(...)."),
-        about="argument",
-        facts=_queries,
-    ),
-    "numbers as a mask": SituationRow(
-        "{mask} is a mask of booleans, True where attention is not allowed, or of floats that are "
-        "added to the scores, and holds integers.",
-        "If 1 marks what is hidden, make booleans of it: {mask}.bool().",
-        "If 1 marks what is seen, as a tokenizer says it, turn it round: {mask} == 0.",
-        about="tensors",
-    ),
-    "hint without a mask": SituationRow(
-        "is_causal=True says that the mask is causal, and no mask was given.",
-        "Give it: attn_mask=nn.Transformer.generate_square_subsequent_mask(length), beside "
-        "is_causal=True.",
-    ),
-    "dtypes of an attention": SituationRow(
-        "query, key and value have one dtype, and hold {one}, {key} and {other}.",
-        "Convert them where they are made: key = key.to(query.dtype), value = "
-        "value.to(query.dtype).",
-        about="tensors",
-        facts=_types,
-    ),
-    "batches of a transformer": SituationRow(
-        "src is {source} and tgt {target}: their batches, dimension 1 of [time, batch, features], "
-        "are not equal.",
-        (
-            "is_first",
-            "If the batch stands first in both, make it so: nn.Transformer(..., batch_first=True).",
-        ),
-        "Give both one batch.",
-        facts=_source,
-    ),
-    "width of a transformer": SituationRow(
-        "The transformer has d_model={width}, the size of the last dimension of src and tgt, which "
-        "are {source} and {target}.",
-        "Bring both to {width} features first: by an nn.Embedding of numbers, or an nn.Linear.",
-        facts=_source,
     ),
     "half that is odd": SituationRow(
         "GLU multiplies one half of dimension {dim} by the other, and it has {given} elements.",

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torch import Tensor, nn
 
 from torchtap.failures.failure import UNNAMED, Details, Explanation, Failure
+from torchtap.failures.graph_cuts import without_grad
 from torchtap.failures.operands import Operand, shape_text
 from torchtap.failures.parsed_source import grouped, written
 from torchtap.failures.situation_row import Situation, SituationRow, first_of
@@ -32,16 +33,19 @@ def _may_be_tensor(value: object) -> bool:
 def _integer(failure: Failure, found: re.Match[str]) -> Explanation:
     name, details = _tensor(failure)
     made, given = _made_of_floats(failure), _given_to_parameter(failure)
-    way = (
-        f"Make it a tensor of floats: {grouped(name)}.float().requires_grad_(), or "
-        "dtype=torch.float32 where it is made."
-    )
+    floats = f"{grouped(name)}.float().requires_grad_(), or dtype=torch.float32 where it is made"
     if made or given:
-        way = f"Make it of floats: {made or f'nn.Parameter({grouped(given)}.float())'}."
+        floats = made or f"nn.Parameter({grouped(given)}.float())"
+    rest = "leave requires_grad out"
+    if given:
+        rest = f"make it a buffer: self.register_buffer(name, {given})"
     return Explanation(
         "Gradients exist of floats and complex numbers alone, and requires_grad was asked of a "
         "tensor of whole numbers.",
-        (way, "Leave requires_grad out: an index, a class or a mask has no gradient."),
+        (
+            f"If it is to be trained or differentiated, make it of floats: {floats}.",
+            f"If it is an index, a class or a mask, which have no gradient: {rest}.",
+        ),
         () if made else details,
     )
 
@@ -85,6 +89,7 @@ def _numpy(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         "name": (_element(failure) or "tensor") if name == "self" else name,
         "details": details,
         "is_forward": _is_forward(failure),
+        "is_elsewhere": not _is_forward(failure),
     }
 
 
@@ -118,10 +123,21 @@ def _copy(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         "name": name,
         "tensor": held or "tensor",
         "kept": kept,
+        "is_normed": bool(kept) and _is_normed(failure, owner),
+        "is_kept": bool(kept) and not _is_normed(failure, owner),
         "is_free": not kept,
         "details": () if owner is None else (("tensor", f"{name}, {shape_text(owner)}"),),
         "where": module,
     }
+
+
+def _is_normed(failure: Failure, wanted: Tensor | None) -> bool:
+    """Return whether an old weight norm or pruning computes a tensor, before each forward."""
+    return any(
+        vars(module).get(name) is wanted and {f"{name}_g", f"{name}_orig"} & {*module._parameters}
+        for _, module in failure.names.modules()
+        for name in vars(module)
+    )
 
 
 def _attribute(failure: Failure, wanted: Tensor | None) -> tuple[str, str]:
@@ -145,7 +161,26 @@ def _no_parameters(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         if not name.startswith("_") and _holds_modules(value)
     ]
     details = (*(("found", one) for one in hidden[:3]), *(("without", one) for one in empty[:3]))
-    return {"kind": type(failure.frames[-1].owner).__name__, "details": details}
+    used_up, frozen = _used_up(failure), without_grad(failure)
+    is_filtered = bool(frozen) and not hidden and not empty and not used_up
+    return {
+        "kind": type(failure.frames[-1].owner).__name__,
+        "used_up": used_up,
+        "frozen": frozen if is_filtered else "",
+        "is_hidden": not used_up and not is_filtered,
+        "details": details,
+    }
+
+
+def _used_up(failure: Failure) -> str:
+    """The variable that was given and is an iterator, which gives its values once; else empty."""
+    for frame in reversed(failure.frames):
+        node = frame.expression
+        for one in node.args if frame.is_user and isinstance(node, ast.Call) else ():
+            value = frame.value_of(one)
+            if isinstance(one, ast.Name) and isinstance(value, Iterator):
+                return one.id
+    return ""
 
 
 def _holds_modules(value: object) -> bool:
@@ -194,29 +229,54 @@ SITUATIONS: dict[str, Situation] = {
             "Compute with PyTorch in place of numpy, if the output is made of it, as "
             "torch.stack(xs).sum(0) for np.sum(xs, 0): a detach would end the gradient here.",
         ),
-        "Take the values without the graph: {name_it}.detach().numpy() (.cpu() before it on a "
-        "GPU).",
-        "Compute it under torch.no_grad(), if no gradient is wanted at all.",
+        "If the values alone are needed (a metric, a plot, a file): {name_it}.detach().numpy() "
+        "(.cpu() before it on a GPU).",
+        (
+            "is_elsewhere",
+            "If a loss is computed from it: compute with PyTorch in place of numpy, through which "
+            "no gradient comes.",
+        ),
+        "If no gradient is wanted at all: compute it under torch.no_grad().",
         facts=_numpy,
     ),
     "copy of a non-leaf": SituationRow(
         "deepcopy came to {name}, which was computed and carries a graph: only leaves can be "
         "copied.",
         (
-            "kept",
-            "Keep it without its graph: {kept} = {kept}.detach(), or set it to None before the "
-            "copy.",
+            "is_normed",
+            "It is computed anew before each forward, by weight_norm or pruning: use "
+            "torch.nn.utils.parametrizations.weight_norm, which can be copied, or "
+            "prune.remove(module, name) before the copy.",
         ),
-        ("kept", "Register it as a buffer of a detached tensor: register_buffer."),
+        (
+            "is_kept",
+            "If its values are still needed: keep it without its graph, {kept} = {kept}.detach().",
+        ),
+        ("is_kept", "If not: set it to None before the copy."),
         ("is_free", "Copy without the graph: {tensor}.detach().clone()."),
-        "For weight norm, use torch.nn.utils.parametrizations.weight_norm, which can be copied.",
         facts=_copy,
     ),
     "optimizer without parameters": SituationRow(
         "{kind} was given no parameters.",
-        "Keep submodules in nn.ModuleList, nn.ModuleDict or attributes, and tensors as "
-        "nn.Parameter: a plain list hides them.",
-        "Iterate over model.parameters() anew: a generator that was read once is empty.",
+        (
+            "used_up",
+            "{used_up} is an iterator, which gives its values once, and was read before: make a "
+            "list of it where it is made or first read, {used_up} = list({used_up}).",
+        ),
+        (
+            "frozen",
+            "No parameter of {frozen} requires grad, and those that do not were left out: set "
+            "requires_grad_(True) on those that are to be trained, before.",
+        ),
+        (
+            "is_hidden",
+            "Keep submodules in nn.ModuleList, nn.ModuleDict or attributes, and tensors as "
+            "nn.Parameter: a plain list hides them, and nn.Parameter(...).to(...) is a tensor.",
+        ),
+        (
+            "is_hidden",
+            "If parameters() was read before: call it anew, a generator gives its values once.",
+        ),
         facts=_no_parameters,
     ),
     "optimizer of a non-leaf": first_of(

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch.utils.data import IterableDataset
 
 from torchtap.failures.failure import Failure
-from torchtap.failures.parsed_source import written
+from torchtap.failures.parsed_source import function_tree, written
 from torchtap.failures.situation_row import Situation, SituationRow
 
 
@@ -46,7 +48,92 @@ def _key(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     return {"key": found["key"], "is_of_sample": failure.frames[-1].file.endswith("collate.py")}
 
 
+def _labelled(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    """Say what __getitem__ asked for a number: a dict, a table of pandas, or another one."""
+    frame = failure.user or failure.frames[-1]
+    node = frame.expression
+    held: Any = frame.value_of(node.value) if isinstance(node, ast.Subscript) else None
+    text = written(node.value, frame.file) if isinstance(node, ast.Subscript) else "what it holds"
+    is_table = type(held).__module__.startswith("pandas") or any(
+        f"{os.sep}pandas{os.sep}" in one.file for one in failure.frames
+    )
+    is_dict = isinstance(held, dict)
+    return {
+        "held": text,
+        "key": failure.text,
+        "is_table": is_table,
+        "is_dict": is_dict,
+        "is_other": not is_table and not is_dict,
+    }
+
+
+def _beyond(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    """The number of the sample, the length that the data set says, and what has fewer."""
+    frames = [one for one in failure.frames if one.code.co_name == "__getitem__"]
+    frame = frames[-1] if frames else failure.frames[-1]
+    last = failure.frames[-1]
+    node = last.expression
+    held: Any = last.value_of(node.value) if isinstance(node, ast.Subscript) else None
+    text = written(node.value, last.file) if isinstance(node, ast.Subscript) else "what it holds"
+    sized = type(held) in (list, tuple) or isinstance(held, torch.Tensor)
+    names = frame.code.co_varnames[1:2]
+    index = frame.frame.f_locals.get(names[0]) if names else None
+    data = frame.owner
+    code = getattr(getattr(type(data), "__len__", None), "__code__", None)
+    tree = None if code is None else function_tree(code, code.co_firstlineno)
+    said = [one for one in ast.walk(tree) if isinstance(one, ast.Return)] if tree else []
+    value = ast.unparse(said[0].value) if len(said) == 1 and said[0].value else "its length"
+    return {
+        "index": f"sample {index}" if isinstance(index, int) else "a sample",
+        "kind": type(data).__name__,
+        "held": text,
+        "many": f"has {len(held)}" if sized else "has fewer",
+        "said": value,
+    }
+
+
 SITUATIONS: dict[str, Situation] = {
+    "next of an iterator": SituationRow(
+        "The iterator of a DataLoader has no next(), as those of Python 2 had.",
+        "Write next(iterator) for iterator.next().",
+    ),
+    "attribute of a subset": SituationRow(
+        "{kind} has no attribute {name!r}: it only holds the data sets that it was made of.",
+        (
+            "is_subset",
+            "Read it of the whole, and of its samples: subset.dataset.{name}, with the "
+            "numbers subset.indices.",
+        ),
+        ("is_joined", "Read it of each: [one.{name} for one in joined.datasets]."),
+        ("is_loader", "Read it of the data set: loader.dataset.{name}."),
+        facts=lambda failure, found: {
+            "is_subset": found["kind"] == "Subset",
+            "is_joined": found["kind"] == "ConcatDataset",
+            "is_loader": found["kind"] == "DataLoader",
+        },
+    ),
+    "key of a data set": SituationRow(
+        "The DataLoader asks a data set for the samples 0 to len - 1, and {held} has no key {key}.",
+        ("is_table", "Take the row by its place: {held_it}.iloc[index]; its labels are others."),
+        (
+            "is_dict",
+            "If each key of it is a sample: {held_it}[list({held_it})[index]].",
+        ),
+        (
+            "is_dict",
+            "If each key is a column of all samples: take the element, {held_it}[column][index].",
+        ),
+        ("is_other", "Take it by its place, and not by a label, in __getitem__."),
+        facts=_labelled,
+    ),
+    "samples beyond the data": SituationRow(
+        "The DataLoader asked for {index}, and {held} {many}: __len__ of {kind} says how many "
+        "samples there are, and returns {said}.",
+        "If {held} is what it counts: return len({held}) from __len__.",
+        "If there should be as many: check how {held} was filled, and the other lists of the data "
+        "set.",
+        facts=_beyond,
+    ),
     "number of a loader": SituationRow(
         "{what} is a whole number of 1 or more, and got {given}.",
         ("whole", "Make it whole: {what}={whole}, by int(...) or //."),

@@ -34,6 +34,25 @@ def _weight(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     return {"is_of_samples": is_of_samples, "last": wanted[-1] if wanted else 1}
 
 
+def _classes(failure: Failure) -> int:
+    value = failure.operand("log_probs").value
+    return value.shape[-1] if isinstance(value, Tensor) and value.dim() else 1
+
+
+def _lengths(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    scores, lengths = failure.operand("log_probs"), failure.operand(f"{found['which']}_lengths")
+    value, given = scores.value, lengths.value
+    is_known = isinstance(value, Tensor) and value.dim() == 3 and isinstance(given, Tensor)
+    shape = tuple(value.shape) if is_known else ("time", "batch", "classes")
+    count = given.numel() if is_known else "others"
+    return {
+        "scores": failure.name_of(scores),
+        "samples": shape[1],
+        "count": count,
+        "is_turned": is_known and count == shape[0] != shape[1],
+    }
+
+
 SITUATIONS: dict[str, Situation] = {
     "kind of reduction": SituationRow(
         "A loss is reduced by 'mean', 'sum' or 'none', and got {given!r}.",
@@ -91,9 +110,12 @@ SITUATIONS: dict[str, Situation] = {
         about="weight",
         facts=_weight,
     ),
+    "lengths of a ctc loss": SituationRow(
+        "ctc_loss takes [time, batch, classes] and one length for each of the {samples} samples, "
+        "and {which}_lengths has {count}.",
+        ("is_turned", "Put time first: {scores_it}.transpose(0, 1)."),
+        "Give {which}_lengths one number for each sample of the batch.",
+        about="log_probs",
+        facts=_lengths,
+    ),
 }
-
-
-def _classes(failure: Failure) -> int:
-    value = failure.operand("log_probs").value
-    return value.shape[-1] if isinstance(value, Tensor) and value.dim() else 1

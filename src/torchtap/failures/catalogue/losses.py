@@ -2,46 +2,60 @@
 
 from __future__ import annotations
 
-import ast
-import math
 import re
 from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
 
-from torchtap.failures.assignments import assignments_of
-from torchtap.failures.failure import Explanation, Failure
-from torchtap.failures.operands import Operand, bounds_of, dtype_text, dtype_word, shape_text
-from torchtap.failures.parsed_source import grouped, written
+from torchtap.failures.failure import Failure
+from torchtap.failures.operands import Operand, bounds_of, dtype_text, dtype_word
 from torchtap.failures.situation_row import Situation, SituationRow
 
+_MARKS = (100, 254, 255, 65535)
+"""Numbers beyond the classes that data sets use for what belongs to none."""
 
-def _pair(failure: Failure) -> tuple[Operand, Operand, str, str]:
+
+def operands_of_loss(failure: Failure) -> tuple[Operand, Operand, str, str]:
     """Input and target of the loss, and what the program calls them."""
     given = failure.operand("input", "the input")
     target = failure.operand("target", "the target")
     return given, target, failure.name_of(given), failure.name_of(target)
 
 
-def _named(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    return dict(zip(("source", "name"), _pair(failure)[2:], strict=True))
+def names_of_loss(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    return dict(zip(("source", "name"), operands_of_loss(failure)[2:], strict=True))
 
 
 def _classes(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    held = found.groupdict()
-    return {**_named(failure, found), "held": held["given"] or held["other"]}
+    held, value = found.groupdict(), operands_of_loss(failure)[1].value
+    is_known = bounds_of(value) is not None and isinstance(value, Tensor)
+    return {
+        **names_of_loss(failure, found),
+        "held": held["given"] or held["other"],
+        "is_broken": is_known and not bool((value == value.round()).all()),
+        "is_whole": not is_known or bool((value == value.round()).all()),
+    }
 
 
-def _column(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    _, target, _, name = _pair(failure)
-    value = target.value
-    is_column = isinstance(value, Tensor) and value.dim() == 2 and value.shape[1] == 1
-    return {"name": name, "is_column": is_column, "is_wide": not is_column}
+def _marked(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    """Say whether a target of the shape of the scores has one 1 for each sample, or several."""
+    value, words = operands_of_loss(failure)[1].value, names_of_loss(failure, found)
+    bounds = bounds_of(value) if isinstance(value, Tensor) and value.dim() > 1 else None
+    is_marks = bounds is not None and bounds[0] >= 0 and bounds[1] <= 1
+    is_one = is_marks and bool((value.sum(1) == 1).all())
+    return {
+        **words,
+        "is_one": is_one,
+        "is_several": is_marks and not is_one,
+        "is_values": bounds is not None and not is_marks,
+        "is_unknown": bounds is None,
+        "span": "" if bounds is None else f"from {int(bounds[0])} to {int(bounds[1])}",
+    }
 
 
 def _range(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    given, target, _, _ = _pair(failure)
+    given, target, _, _ = operands_of_loss(failure)
     scores, value = given.value, int(found["value"])
     num = None
     if isinstance(scores, Tensor) and scores.dim():
@@ -49,7 +63,7 @@ def _range(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     span = bounds_of(target.value)
     low, high = (None, None) if span is None else (int(span[0]), int(span[1]))
     return {
-        **_named(failure, found),
+        **names_of_loss(failure, found),
         "num": num,
         "known": "" if num is None else f" from 0 to {num - 1}",
         "goes": "" if low is None or low == high else f"; it goes from {low} to {high}",
@@ -67,20 +81,22 @@ def _meaning(
     if num is not None and low is not None and high is not None:
         is_one_up, is_one_down = (low, high) == (1, num), low == -1 and high == num - 2
         shift = 1 if is_one_up or (low >= 1 and high == num) else -1 if is_one_down else 0
-    is_mark = is_flag = False
+    is_single = num == 1 and low == 0 and high in (1, 255)
+    is_mark = is_flag = has_gaps = False
     if not shift and num is not None and isinstance(target, Tensor) and low is not None:
         out = set(target[(target < 0) | (target >= num)].flatten()[:4096].tolist())
-        # A class that was forgotten stands next to the others; a mark for no class does not.
-        is_mark = len(out) == 1 and (value < 0 or value > num)
-        is_flag = is_mark and num == 2 and bool(((target == 0) | (target == 255)).all())
+        is_mark = len(out) == 1 and (value < 0 or value in _MARKS)
+        is_flag = value == 255 and num <= 2 and bool(((target == 0) | (target == 255)).all())
+        has_gaps = value >= num and len(set(target.flatten()[:4096].tolist())) <= num
     return {
         "is_from_one": shift == 1,
         "is_from_less": shift == -1,
-        "is_mark": is_mark,
+        "is_binary": is_single,
+        "is_mark": is_mark and not is_single and not is_flag,
         "is_flag": is_flag,
-        "is_class": value >= 0 and not is_mark,
-        "is_mark_too": value >= 0 and is_mark,
-        "may_be_mark": not is_mark,
+        "is_class": value >= 0 and not is_single and not is_flag,
+        "has_gaps": has_gaps and not is_single and not is_flag and not is_mark,
+        "may_be_mark": not is_mark and not is_single and value not in (0, 1),
     }
 
 
@@ -91,72 +107,6 @@ def _last_layer(failure: Failure, given: Operand, num: int) -> str:
         return ""
     variable = failure.names.variable(module)
     return f": {variable} = nn.Linear({module.in_features}, {num})"
-
-
-def _batch(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    given = failure.operand("input")
-    rows, wanted = int(found["given"]), int(found["wanted"])
-    return {
-        **_named(failure, found),
-        "is_over_time": _is_over_time(given.value, failure.operand("target").value),
-        "is_unflattened": _is_unflattened(failure, rows),
-        "wanted_shape": shape_text(failure.operand("target").value) or f"{wanted} rows",
-        "is_reshaped": bool(wanted) and rows % wanted == 0,
-    }
-
-
-def _is_over_time(given: Any, target: Any) -> bool:
-    """Return whether scores of each time would fit a target that is flattened."""
-    if not isinstance(given, Tensor) or given.dim() != 3:
-        return False
-    return not isinstance(target, Tensor) or given[..., 0].numel() == target.numel()
-
-
-def _is_unflattened(failure: Failure, rows: int) -> bool:
-    """Return whether the scores are one row an element, and the target is not flattened."""
-    target = failure.operand("target").value
-    return isinstance(target, Tensor) and target.dim() > 1 and target.numel() == rows
-
-
-def _turned(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    """The dimension of the scores with the classes, if one alone makes them fit the target."""
-    given, target, source, name = _pair(failure)
-    words: dict[str, Any] = {
-        "source": source,
-        "name": name,
-        "dim": "",
-        "cut": "",
-        "first": "",
-        "rows": "",
-        "is_single": False,
-    }
-    words["is_flat"] = False
-    if not isinstance(given.value, Tensor) or not isinstance(target.value, Tensor):
-        return words
-    shape, wanted = list(given.value.shape), list(target.value.shape)
-    words |= {"shape": shape_text(given.value), "target": shape_text(target.value)}
-    words["is_flat"] = len(shape) > 1 and math.prod(shape[:-1]) == math.prod(wanted)
-    words["is_single"] = len(wanted) == len(shape) and wanted[1:2] == [1] and shape[1] > 1
-    fitting = [at for at in range(len(shape)) if shape[:at] + shape[at + 1 :] == wanted]
-    if len(wanted) == len(shape) - 1 and len(fitting) == 1:
-        words["dim"] = str(fitting[0] if fitting[0] < len(shape) - 1 else -1)
-    elif len(shape) == 3 and len(wanted) == 2 and shape[0] == wanted[0]:
-        words["cut"] = f"{grouped(name)}[:, :{shape[1]}]" if wanted[1] > shape[1] else ""
-    elif len(shape) == 3 and wanted == shape[:1]:
-        words["rows"] = str(shape[1])
-    elif len(shape) == 1 and len(wanted) == 1:
-        words["first"] = _whole_of_row(failure, source)
-    return words
-
-
-def _whole_of_row(failure: Failure, source: str) -> str:
-    """The expression whose first row stands for the whole; empty if the source does not tell."""
-    frame = failure.user
-    for one in [] if frame is None or not source.isidentifier() else assignments_of(frame, source):
-        match one.value:
-            case ast.Subscript(value=whole, slice=ast.Constant(value=0)):
-                return written(whole, "" if frame is None else frame.file)
-    return ""
 
 
 def _weight(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
@@ -174,229 +124,69 @@ def _weight(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     }
 
 
-def _binary_size(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    a, b = (one.value for one in _pair(failure)[:2])
-    is_known = isinstance(a, Tensor) and isinstance(b, Tensor)
-    has_as_many = is_known and a.numel() == b.numel()
-    is_column = has_as_many and a.dim() == 2 and a.shape[1] == 1 and b.dim() == 1
-    is_row = has_as_many and b.dim() == 2 and b.shape[1] == 1 and a.dim() == 1
-    return {
-        **_named(failure, found),
-        "has_as_many": has_as_many,
-        "has_others": not has_as_many,
-        "is_column": is_column,
-        "is_row": is_row,
-        "is_turned": has_as_many and not is_column and not is_row,
-        **_classes_given(a, b),
-    }
-
-
-def _classes_given(scores: Any, target: Any) -> Mapping[str, Any]:
-    """Say whether a target has a whole number for each row of several scores."""
-    is_pair = isinstance(scores, Tensor) and isinstance(target, Tensor)
-    if not is_pair or scores.dim() != 2 or target.numel() != len(scores) or scores.shape[1] < 2:
-        return {"classes": "", "is_class": False}
-    known = bounds_of(target)
-    is_whole = not target.is_floating_point() or bool((target == target.round()).all())
-    is_class = is_whole and known is not None and known[0] >= 0 and known[1] < scores.shape[1]
-    return {"classes": str(scores.shape[1]), "is_class": is_class}
-
-
-def _probabilities(failure: Failure, found: re.Match[str]) -> Explanation:
-    given, target, source, name = _pair(failure)
-    wrong, which = (target, name) if found["which"] == "target" else (given, source)
-    span, it = bounds_of(wrong.value), grouped(which)
-    bounds = "" if span is None else f", from {span[0]:.4g} to {span[1]:.4g}"
-    way = (
-        "Give logits to F.binary_cross_entropy_with_logits, or nn.BCEWithLogitsLoss, with "
-        f"{which} as it is."
-    )
-    if found["which"] == "target":
-        way = "Give 0 and 1, or shares between, for what the program counts as no and yes."
-        if span is not None and span == (0.0, 255.0):
-            way = f"Bring 0 to 255 to 0 to 1: {it} / 255."
-        elif span is not None and span == (1.0, 2.0):
-            way = f"Count from 0: {it} - 1."
-        elif span is not None and span == (-1.0, 1.0):
-            way = f"Make 0 and 1 of -1 and 1: ({it} + 1) / 2."
-        return Explanation(
-            f"The loss takes probabilities, and {which} has values outside of 0 to 1{bounds}.",
-            (way,),
-            failure.details(wrong),
-        )
-    return Explanation(
-        f"The loss takes probabilities, and {which} has values outside of 0 to 1{bounds}.",
-        (way, f"Make probabilities of them: {it}.sigmoid()."),
-        failure.details(wrong),
-    )
-
-
-def _spatial(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    target = failure.operand("target", "the target")
-    value = target.value
-    is_single = isinstance(value, Tensor) and value.dim() == 4 and value.shape[1] == 1
-    is_last = isinstance(value, Tensor) and value.dim() == 4 and value.shape[-1] in (1, 3, 4)
-    return {
-        "name": failure.name_of(target),
-        "is_single": is_single,
-        "is_colored": is_last and not is_single,
-    }
-
-
-def _lengths(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    scores, lengths = failure.operand("log_probs"), failure.operand(f"{found['which']}_lengths")
-    value, given = scores.value, lengths.value
-    is_known = isinstance(value, Tensor) and value.dim() == 3 and isinstance(given, Tensor)
-    shape = tuple(value.shape) if is_known else ("time", "batch", "classes")
-    count = given.numel() if is_known else "others"
-    return {
-        "scores": failure.name_of(scores),
-        "samples": shape[1],
-        "count": count,
-        "is_turned": is_known and count == shape[0] != shape[1],
-    }
-
-
 SITUATIONS: dict[str, Situation] = {
-    "spatial target": SituationRow(
-        "The loss takes one class number for each pixel, int64[batch, height, width], and {name} "
-        "is {shape}.",
-        ("is_single", "Take its dimension of one away: {name_it}.squeeze(1)."),
-        (
-            "is_colored",
-            "It holds colours: turn each colour into the number of its class first.",
-        ),
-        "If it holds a probability for each class, give it the shape and dtype of the input.",
-        about="target",
-        facts=_spatial,
-    ),
-    "lengths of a ctc loss": SituationRow(
-        "ctc_loss takes [time, batch, classes] and one length for each of the {samples} samples, "
-        "and {which}_lengths has {count}.",
-        ("is_turned", "Put time first: {scores_it}.transpose(0, 1)."),
-        "Give {which}_lengths one number for each sample of the batch.",
-        about="log_probs",
-        facts=_lengths,
-    ),
     "class dtype": SituationRow(
         "The loss takes class numbers (int64) as its target, and {name} holds {held_dtype}.",
-        "Convert it, if it holds class numbers: {name_it}.long().",
+        ("is_whole", "If it holds class numbers, convert it: {name_it}.long()."),
+        (
+            "is_broken",
+            "It holds numbers between whole ones, so no classes: for a regression, use F.mse_loss.",
+        ),
         "For class probabilities, give a target of the shape of the input to F.cross_entropy; for "
         "a regression, use F.mse_loss.",
         about="target, input",
         facts=_classes,
     ),
-    "class column": SituationRow(
-        "The loss takes one class number per row, int64[batch], and {name} is {shape}.",
-        ("is_column", "Take the column out: {name_it}.squeeze(1)."),
-        ("is_wide", "Take class numbers of a one-hot target: {name_it}.argmax(1)."),
-        (
-            "is_wide",
-            "For probabilities of each class, give floats of the shape of the input: "
-            "{name_it}.float().",
-        ),
-        about="target, input",
-        facts=_column,
-    ),
     "class range": SituationRow(
         "{name} has the class {value}, and {source} has {num} classes{known}{goes}.",
-        ("is_from_one", "Count the classes from 0: {name_it} - 1."),
-        ("is_from_less", "Count the classes from 0: {name_it} + 1."),
+        ("is_from_one", "If the classes are counted from 1, count them from 0: {name_it} - 1."),
+        ("is_from_less", "If -1 is a class too, count the classes from 0: {name_it} + 1."),
         (
             "is_flag",
             "It holds 0 and {value} alone: if {value} is class 1, give ({name_it} == "
             "{value}).long().",
         ),
+        (
+            "is_binary",
+            "One score for each is for yes and no: F.binary_cross_entropy_with_logits({source}, "
+            "{name_it}.reshape({source_it}.shape).float()), without a softmax before.",
+        ),
+        ("is_binary", "Or make the last layer give {more} classes{layer}."),
         ("is_mark", "If {value} stands for no class, leave it out: ignore_index={value}."),
-        ("is_class", "Make the last layer give {more} classes, if {value} is one{layer}."),
-        ("is_mark_too", "If {value} is a class, make the last layer give {more}{layer}."),
-        ("may_be_mark", "Leave such rows out: ignore_index={value}, if it stands for no class."),
+        ("is_class", "If {value} is a class, make the last layer give {more} classes{layer}."),
+        (
+            "has_gaps",
+            "If the classes are counted with gaps, number them anew from 0 for all data, such as "
+            "by a dict of their numbers.",
+        ),
+        ("may_be_mark", "If {value} stands for no class, leave it out: ignore_index={value}."),
         about="target, input",
         facts=_range,
-    ),
-    "batch of a loss": SituationRow(
-        "{source} has {given} rows and {name} has {wanted}: {wanted_shape}.",
-        ("is_unflattened", "Flatten the target as well: {name_it}.flatten()."),
-        (
-            "is_over_time",
-            "Flatten both over time: {source_it}.flatten(0, 1) against {name_it}.flatten().",
-        ),
-        "Give input and target of one batch, the same rows in the same order: of a last batch, "
-        "which may be smaller, its own size.",
-        (
-            "is_reshaped",
-            "Keep the batch where {source} was reshaped: flatten(1), and not view(-1, n).",
-        ),
-        about="input, target",
-        facts=_batch,
     ),
     "one-hot of integers": SituationRow(
         "{name} has the shape of the input, so the loss reads it as class probabilities, which are "
         "floats; it holds {given_dtype}.",
-        "Give class numbers: {name_it}.argmax(1).",
-        "Give floats: {name_it}.float().",
+        ("is_one", "Give class numbers: {name_it}.argmax(1)."),
+        ("is_one", "Give floats: {name_it}.float()."),
+        (
+            "is_several",
+            "If several classes may hold at once, as 1 and 0 in {name} say, the loss for that is "
+            "F.binary_cross_entropy_with_logits({source}, {name_it}.float()).",
+        ),
+        (
+            "is_values",
+            "It holds values {span}, and no 1 for a class: if it is a picture whose colours stand "
+            "for classes, turn each colour into the number of its class; if it is what is to be "
+            "computed, use a loss of values: F.mse_loss.",
+        ),
+        ("is_unknown", "If it is one-hot, give class numbers: {name_it}.argmax(1)."),
+        ("is_unknown", "If it holds probabilities, give floats: {name_it}.float()."),
         about="target, input",
-        facts=_named,
-    ),
-    "target of another size": SituationRow(
-        "The loss takes the classes of {source} ({shape}) in dimension 1, and the other dimensions "
-        "have to be those of {name} ({target}).",
-        ("is_single", "Take its dimension of one away: {name_it}.squeeze(1)."),
-        ("dim", "Move the classes behind the batch: {source_it}.movedim({dim}, 1)."),
-        (
-            "cut",
-            "Move the classes behind the batch, {source_it}.movedim(-1, 1), and cut the target to "
-            "what was predicted: {cut}.",
-        ),
-        ("first", "Take all rows, and not the first alone: {source} = {first}."),
-        (
-            "rows",
-            "The loss takes one row of scores for each class: take one of the {rows}, such as "
-            "{source_it}[:, 0], or their mean, {source_it}.mean(1).",
-        ),
-        (
-            "is_flat",
-            "Flatten both, if they have one order: {source_it}.flatten(0, -2) against "
-            "{name_it}.flatten().",
-        ),
-        about="input, target",
-        facts=_turned,
+        facts=_marked,
     ),
     "dtypes of an operation": SituationRow(
         "{name} holds {given_word}, where the others hold {wanted_word}.",
         "Convert it: {name_it}.to(torch.{wanted_word}).",
         facts=_weight,
     ),
-    "binary dtype": SituationRow(
-        "The loss takes a target of {wanted_dtype}, and {name} holds {given_dtype}.",
-        "Convert it: {name_it}.to(torch.float32), or to the dtype of the input.",
-        about="target, input",
-        facts=_named,
-    ),
-    "binary size": SituationRow(
-        "The loss takes one target per element, and {name} is {target} for {source} of {input}.",
-        ("is_column", "Give {name} the column: {name_it}.unsqueeze(1)."),
-        ("is_column", "Or take it out of the scores: {source_it}.squeeze(1)."),
-        ("is_row", "Take the column out: {name_it}.squeeze(1)."),
-        (
-            "is_turned",
-            "Bring them to one shape, if the elements stand in one order: "
-            "{name_it}.reshape({source_it}.shape).",
-        ),
-        (
-            "is_class",
-            "If it holds the number of a class for each row, the loss of classes takes it: "
-            "F.cross_entropy({source}, {name_it}.flatten().long()), of scores without a sigmoid or "
-            "softmax before.",
-        ),
-        (
-            "is_class",
-            "Or give each class a place of its own: F.one_hot({name_it}.flatten().long(), "
-            "{classes}).float().",
-        ),
-        ("has_others", "Give a target of the shape of the input: one number for each output."),
-        about="input, target",
-        facts=_binary_size,
-    ),
-    "probabilities": _probabilities,
 }

@@ -15,6 +15,7 @@ from torchtap.failures.assignments import assignments_of
 from torchtap.failures.failure import UNNAMED, Explanation, Failure
 from torchtap.failures.graph_reading import leaves_of
 from torchtap.failures.operands import Operand, shape_text
+from torchtap.failures.out_of_place import statement_of
 from torchtap.failures.parsed_source import written
 from torchtap.failures.situation_row import Situation, SituationRow, first_of
 from torchtap.failures.traceback_frame import MISSING, TracebackFrame
@@ -44,6 +45,20 @@ def _attribute(failure: Failure, found: re.Match[str]) -> Explanation:
     made = _made_in_place_of_called(failure, owner, name)
     if made:
         return made
+    if isinstance(owner, nn.Module) and hasattr(Tensor, name) and not made:
+        kind = type(owner).__name__
+        ways = [
+            f"If {where or kind} was made with tensors, {kind}(x): make it first, then call it, "
+            f"{kind}()(x).",
+            f"If it is the module that is to be called: give its output, module(x).{name}.",
+            *(f"If {name} is meant as an attribute: assign it in __init__." for _ in ways[:1]),
+        ]
+        return Explanation(
+            f"{where or kind} is a module and no tensor, and {name!r} is of tensors.",
+            tuple(ways),
+            (),
+            where,
+        )
     close = difflib.get_close_matches(name, [one for one in known if one[:1] != "_"], n=2)
     if close:
         ways.insert(0, f"Did you mean {' or '.join(map(repr, close))}?")
@@ -102,68 +117,19 @@ def _assigned(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         "is_computed": is_computed and not is_of_itself,
         "is_copied": is_same and not is_computed,
         "may_be_wrapped": not is_computed,
-        "may_be_copied": not is_same and not is_computed,
+        "shared": _data_of_parameter(failure),
         "owner": failure.called(owner, variable),
     }
 
 
-def _state_dict(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    """Return what does not fit: a prefix of all names, else shapes, else names."""
-    text = failure.text
-    missing, unexpected = (
-        re.findall(r'"([^"]+)"', text.partition(f"{kind} key(s) in state_dict:")[2].split("\n")[0])
-        for kind in ("Missing", "Unexpected")
-    )
-    sizes = re.findall(
-        r"size mismatch for ([\w.]+): copying a param with shape torch\.Size\((.*?)\) from "
-        r"checkpoint, the shape in current model is torch\.Size\((.*?)\)",
-        text,
-    )
-    first, there, here = sizes[0] if sizes else ((missing or [""])[0], "", "")
-    module = first.rpartition(".")[0]
-    owner = dict(failure.names.modules()).get(module) if module else None
-    nested = [one for one in ("state_dict", "model", "model_state_dict") if one in unexpected]
-    kinds = (("missing", missing), ("unknown", unexpected))
-    return {
-        **_prefix(missing, unexpected),
-        "inside": _inside(missing, unexpected),
-        "is_meta": not missing and not unexpected and not sizes and "copy out of meta" in text,
-        "sizes": len(sizes),
-        "is_last": bool(sizes) and len({one.rpartition(".")[0] for one, _, _ in sizes}) == 1,
-        "first": first,
-        "there": there,
-        "here": here,
-        "missing": _names(len(missing)),
-        "unknown": _names(len(unexpected)),
-        "nested": next(iter(nested), ""),
-        "details": tuple((label, ", ".join(names[:4])) for label, names in kinds if names),
-        "where": failure.names.module(owner),
-    }
-
-
-def _names(number: int) -> str:
-    return "1 name is" if number == 1 else f"{number} names are"
-
-
-def _prefix(missing: list[str], unexpected: list[str]) -> Mapping[str, str]:
-    """Return the prefix of all names: ``more`` if the state has it, ``less`` if it lacks it."""
-    if not missing or len(missing) != len(unexpected):
-        return {"more": "", "less": ""}
-    short, long = sorted((sorted(missing), sorted(unexpected)), key=lambda one: len(one[0]))
-    front = long[0].removesuffix(short[0])
-    if front == long[0] or any(b != front + a for a, b in zip(short, long, strict=True)):
-        front = ""
-    is_more = sorted(unexpected) == long
-    return {"more": front if is_more else "", "less": "" if is_more else front}
-
-
-def _inside(missing: list[str], unexpected: list[str]) -> str:
-    """The prefix under which a larger state has all names that are missing; empty if none."""
-    first = missing[0] if missing else ""
-    fronts = {one.removesuffix(first) for one in unexpected if one.endswith(f".{first}")}
-    known = set(unexpected)
-    fitting = [front for front in fronts if all(front + one in known for one in missing)]
-    return fitting[0] if len(fitting) == 1 and len(unexpected) > len(missing) else ""
+def _data_of_parameter(failure: Failure) -> str:
+    """The parameter whose ``.data`` was assigned, as it is written; empty if it was not."""
+    statement = None if failure.user is None else statement_of(failure.user)
+    value = statement.value if isinstance(statement, ast.Assign) else None
+    while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
+        value = value.func.value
+    is_data = isinstance(value, ast.Attribute) and value.attr == "data"
+    return ast.unparse(value.value) if is_data else ""  # type: ignore[union-attr]
 
 
 def _truth(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
@@ -176,7 +142,26 @@ def _truth(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         "condition": ast.unparse(node) if isinstance(node, ast.Compare) else name,
         "given": "".join(f" ({shape_text(one.value)})" for one in failure.tensors[:1]),
         "choice": _choice(failure),
+        **_compared(failure.frames[-1]),
+        "is_plain": not any(_compared(failure.frames[-1]).values()),
     }
+
+
+def _compared(frame: TracebackFrame) -> dict[str, str]:
+    """How ``x in list`` and ``x or y`` are written for tensors; empty of other conditions."""
+    words = {"among": "", "default": ""}
+    if frame.expression is None or frame.function is None:
+        return words
+    for node in ast.walk(frame.function):
+        if getattr(node, "lineno", 0) != frame.line:
+            continue
+        match node:
+            case ast.Compare(left=one, ops=[ast.In() | ast.NotIn()], comparators=[several]):
+                a, b = ast.unparse(one), ast.unparse(several)
+                words["among"] = f"any(torch.equal({a}, one) for one in {b})"
+            case ast.BoolOp(op=ast.Or(), values=[ast.Name(one), other]):
+                words["default"] = f"{one} if {one} is not None else {ast.unparse(other)}"
+    return words
 
 
 def _choice(failure: Failure) -> str:
@@ -228,10 +213,6 @@ def _made_a_tensor(failure: Failure) -> str:
     return written(node.args[0], frame.file) if is_maker and is_list else ""
 
 
-_FIT = "The state does not fit {kind}: "
-_NESTED = ("nested", "Load what stands inside: state[{nested!r}].")
-
-
 SITUATIONS: dict[str, Situation] = {
     "no forward": first_of(
         SituationRow(
@@ -265,58 +246,22 @@ SITUATIONS: dict[str, Situation] = {
             "It is computed of others, which are to be trained: delete the parameter before, once, "
             "del module._parameters[{name!r}], or register it by torch.nn.utils.parametrize.",
         ),
-        ("is_copied", "Copy the values: with torch.no_grad(): {owner}.{name}.copy_(tensor)."),
-        ("may_be_wrapped", "Wrap it: nn.Parameter(tensor)."),
-        ("may_be_copied", "Copy the values: with torch.no_grad(): {owner}.{name}.copy_(tensor)."),
+        (
+            "is_copied",
+            "If the parameter is to take its values: with torch.no_grad(): "
+            "{owner}.{name}.copy_(tensor).",
+        ),
+        (
+            "shared",
+            "If both are to be one and train together: assign the parameter itself, {shared}.",
+        ),
+        (
+            "may_be_wrapped",
+            "If another parameter is to take its place: nn.Parameter(tensor), before an optimizer "
+            "is made.",
+        ),
         about="tensors",
         facts=_assigned,
-    ),
-    "state dict": first_of(
-        SituationRow(
-            _FIT + "all its names begin with {more!r}.",
-            _NESTED,
-            "Take it off: {{key.removeprefix({more!r}): value for key, value in state.items()}}.",
-            when="more",
-        ),
-        SituationRow(
-            _FIT + "all its names do not begin with {less!r}.",
-            _NESTED,
-            "Put it in front: {{{less!r} + key: value for key, value in state.items()}}.",
-            when="less",
-        ),
-        SituationRow(
-            _FIT + "all names that are missing begin with {inside!r} there, among others.",
-            _NESTED,
-            "Take that part alone: {{key.removeprefix({inside!r}): value for key, value in "
-            "state.items() if key.startswith({inside!r})}}.",
-            when="inside",
-        ),
-        SituationRow(
-            "Tensors of the module or the state are on the meta device: a shape, and no values "
-            "that could be copied.",
-            "Put the tensors of the state in its place: load_state_dict(state, assign=True).",
-            "Or make both with values, outside of torch.device('meta').",
-            when="is_meta",
-        ),
-        SituationRow(
-            _FIT + "{sizes} of its tensors have other shapes, {first} first: {there} for {here}.",
-            _NESTED,
-            (
-                "is_last",
-                "If this layer is to give others than were trained, leave it out and train it "
-                "anew: pop its tensors from the state and give strict=False.",
-            ),
-            "Build the model as it was saved: {first} has the shape {there}.",
-            "Leave these out and train them anew: pop them from the state and give strict=False.",
-            when="sizes",
-        ),
-        SituationRow(
-            _FIT + "{missing} missing and {unknown} not known.",
-            _NESTED,
-            "Build the model as it was saved.",
-            "Load what there is: strict=False, and look at what it returns.",
-        ),
-        facts=_state_dict,
     ),
     "lazy parameter": SituationRow(
         "A lazy module has parameters without a shape until its first forward, and one was used.",
@@ -333,8 +278,14 @@ SITUATIONS: dict[str, Situation] = {
             "A tensor with several elements{given} was used where one answer, yes or no, is "
             "needed: if, and, or, not.",
             ("choice", "Choose element by element: {choice}."),
-            "Say which is meant: ({condition}).all(), or .any().",
-            "Compute element by element: torch.where(condition, a, b), and & | ~ for and or not.",
+            ("among", "Compare whole tensors: {among}."),
+            ("default", "If it stands for a value that may be missing: {default}."),
+            ("is_plain", "Say which is meant: ({condition}).all(), or .any()."),
+            (
+                "is_plain",
+                "Or compute element by element: torch.where(condition, a, b), and & | ~ for and or "
+                "not.",
+            ),
             about="tensors",
         ),
         facts=_truth,
@@ -349,8 +300,12 @@ SITUATIONS: dict[str, Situation] = {
             "whole",
             "Reduce each to one number first, if one is meant: {name_it}.mean().item().",
         ),
-        ("is_one", "Reduce it first: {name_it}.mean().item()."),
-        ("is_one", "Take all: {name_it}.tolist()."),
+        (
+            "is_one",
+            "If all are meant, one for each sample: {name_it}.tolist(), or go on with the tensor.",
+        ),
+        ("is_one", "If one number of all is meant: {name_it}.mean().item(), or .sum().item()."),
+        ("is_one", "If one element is meant: {name_it}[i].item()."),
         about="argument",
         facts=_number,
     ),

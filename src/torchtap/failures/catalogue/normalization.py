@@ -1,4 +1,4 @@
-"""Normalization, recurrence and attention: inputs of the wrong width."""
+"""Norms whose input has another width, or one value alone."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from torchtap.failures.failure import Failure
 from torchtap.failures.parsed_source import grouped
+from torchtap.failures.rearrangements import without_the_call
 from torchtap.failures.situation_row import Situation, SituationRow
 
 _BY_DIMS = {2: "BatchNorm1d", 3: "BatchNorm1d", 4: "BatchNorm2d", 5: "BatchNorm3d"}
+_SIZES = ("given", "wanted")
 
 
 def _kind(failure: Failure, found: re.Match[str], otherwise: str = "LSTM") -> Mapping[str, Any]:
@@ -20,12 +22,18 @@ def _kind(failure: Failure, found: re.Match[str], otherwise: str = "LSTM") -> Ma
 
 
 def _layer(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    given, wanted = (re.findall(r"\d+", found[one]) for one in ("given", "wanted"))
-    is_earlier = len(wanted) == 1 and wanted[0] in given[:-1]
+    given, wanted = ([int(one) for one in re.findall(r"\d+", found[key])] for key in _SIZES)
+    name, places = failure.name_of(failure.argument()), range(len(given) - 1)
+    at = next((at for at in places if len(wanted) == 1 and given[at] == wanted[0]), None)
+    text = f"{grouped(name)}.movedim({at}, -1)"
+    last = ", ".join(map(str, given[-len(wanted) :]))
+    made = f"{failure.names.variable(failure.module)} = nn.LayerNorm([{last}])"
     return {
-        "last": ", ".join(given[-len(wanted) :]),
-        "is_earlier": is_earlier,
-        "at": given.index(wanted[0]) if is_earlier else "",
+        "ways": tuple(without_the_call(failure, failure.argument(), wanted[-1])),
+        "made": made if isinstance(failure.module, nn.LayerNorm) else f"normalized_shape=[{last}]",
+        "last": last,
+        "moved": "" if at is None else text,
+        "at": at,
     }
 
 
@@ -36,6 +44,7 @@ def _group(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
 def _features(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     value = failure.argument().value
     is_last = isinstance(value, Tensor) and value.shape[-1] == int(found["wanted"])
+    is_last = is_last and isinstance(value, Tensor) and value.dim() > 2
     return {**_kind(failure, found, "BatchNorm1d"), "is_last": is_last}
 
 
@@ -48,72 +57,47 @@ def _dimensions(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     return {"fitting": fitting, "is_single": is_single and not fitting}
 
 
-def _state(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    """In which dimension the state differs, and whether the input has its batch elsewhere."""
-    wanted, given = (
-        [int(one) for one in re.findall(r"\d+", found[key])] for key in ("wanted", "given")
-    )
-    operand = failure.operand("input")
-    value, name = operand.value, failure.name_of(operand)
-    is_first = getattr(failure.module, "batch_first", None) is True
-    is_known = len(wanted) == len(given) == 3 and isinstance(value, Tensor) and value.dim() == 3
-    differs = [at for at in range(3) if wanted[at] != given[at]] if is_known else []
-    other = value.shape[1 if is_first else 0] if is_known else None
-    is_turned = differs == [1] and other == given[1]
-    size = f"{name}.size({0 if is_first else 1})" if name.isidentifier() else wanted[1]
-    return {
-        "batch": wanted[1] if is_known else "its own",
-        "is_turned": is_turned and not is_first,
-        "is_turned_too": is_turned and is_first,
-        "may_be_first": not is_first and not is_turned and differs == [1],
-        "input": grouped(name),
-        "is_batch": differs == [1] and not (is_turned and not is_first),
-        "made": f"{wanted[0]}, {size}, {wanted[2]}" if is_known else "",
-        "is_other": differs != [1],
-    }
-
-
-def _query(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    value, given, wanted = failure.operand("query").value, int(found["given"]), int(found["wanted"])
-    times = given // wanted if wanted and given % wanted == 0 else 0
-    return {
-        "is_whole": isinstance(value, Tensor) and not value.is_floating_point(),
-        "times": times if times > 1 else 0,
-    }
-
-
 SITUATIONS: dict[str, Situation] = {
     "layer norm": SituationRow(
         "{module} normalizes the last dimensions {wanted}, and its input is {given}.",
         (
-            "is_earlier",
-            "Move dimension {at} to the end, normalize, and move it back: x.movedim({at}, -1).",
+            "moved",
+            "If dimension {at} is to be normalized, move it to the end, normalize, and move it "
+            "back: {moved}.",
         ),
-        "Make it take that width: {variable} = nn.LayerNorm([{last}]).",
+        "If [{last}] is the width that is meant, make it take that: {made}.",
+        "If {wanted} is, give an input that ends with it.",
         about="argument",
         facts=_layer,
     ),
     "group norm": SituationRow(
         "{module} takes {wanted} channels, and its input {given} has {channels}.",
-        "Make it take that many: {variable} = nn.GroupNorm(groups, {channels}).",
+        "If {channels} is the right number, make it take that many: {variable} = "
+        "nn.GroupNorm(groups, {channels}).",
+        "If {wanted} is, give it that many channels, in dimension 1.",
         about="argument",
         facts=_group,
     ),
     "features of a batch norm": SituationRow(
         "{module} takes {wanted} channels, and its input has {given} in dimension 1.",
-        ("is_last", "Put the channels behind the batch: x.movedim(-1, 1), and back after it."),
-        "Make it take that many: {variable} = nn.{kind}({given}).",
+        (
+            "is_last",
+            "If the last dimension, of {wanted}, holds the channels, put them behind the batch: "
+            "{name_it}.movedim(-1, 1), and back after it.",
+        ),
+        "If {given} is the right number, make it take that many: {variable} = nn.{kind}({given}).",
+        "If {wanted} is, give it that many, from the layer before it.",
         about="argument",
         facts=_features,
     ),
     "one value per channel": SituationRow(
         "{module} is in training mode and its input {given} has one value per channel: a variance "
         "needs two.",
-        "Give batches of more than one: drop_last=True of the DataLoader leaves out a last batch "
-        "of one.",
-        "Call model.eval() before the forward, if it is not to train: it then uses the running "
-        "statistics.",
-        "Use a norm over the features of one sample: {variable} = nn.LayerNorm or nn.GroupNorm.",
+        "If it trains, give batches of more than one: drop_last=True of the DataLoader leaves out "
+        "a last batch of one.",
+        "If it is not to train now, call model.eval() before: it then uses the running statistics.",
+        "If it is to train on one sample, use a norm over its features: {variable} = nn.LayerNorm "
+        "or nn.GroupNorm.",
         about="argument",
     ),
     "dimensions of a norm": SituationRow(
@@ -123,55 +107,5 @@ SITUATIONS: dict[str, Situation] = {
         "Give the input the dimensions [batch, channels, ...] that it takes.",
         about="argument",
         facts=_dimensions,
-    ),
-    "input of a recurrence": SituationRow(
-        "{module} takes {wanted} features in the last dimension, and its input has {given}.",
-        "Make it take that many: {variable} = nn.{kind}({given}, ...).",
-        "Check the order: [time, batch, features], or [batch, time, features] with "
-        "batch_first=True.",
-        about="input",
-        facts=_kind,
-    ),
-    "state of a recurrence": SituationRow(
-        "{module} takes a hidden state of shape ({wanted}), [layers * directions, batch, hidden], "
-        "for this input, a batch of {batch}, and got ({given}).",
-        (
-            "is_turned",
-            "The batch of the state stands in the other dimension of the input: turn the input, "
-            "{input}.transpose(0, 1), or make the module with batch_first=True.",
-        ),
-        (
-            "is_batch",
-            "Make the state for the batch that comes, of which the last may be smaller: "
-            "torch.zeros({made}).",
-        ),
-        (
-            "is_turned_too",
-            "Or turn the input, {input}.transpose(0, 1), if its batch stands in dimension 1.",
-        ),
-        ("may_be_first", "If the batch stands first in the input, set batch_first=True."),
-        ("is_batch", "Or leave such a batch out: drop_last=True of the DataLoader."),
-        ("is_other", "Make the state of that shape: torch.zeros({wanted})."),
-        "If it is to be zeros, leave the state out.",
-        about="input",
-        facts=_state,
-    ),
-    "embedding dimension": SituationRow(
-        "{module} takes vectors of {wanted}, and the query has {given} in its last dimension.",
-        (
-            "is_whole",
-            "If it holds the numbers of tokens, look their vectors up first: nn.Embedding(num, "
-            "{wanted}).",
-        ),
-        (
-            "times",
-            "If it holds {times} vectors of {wanted}, one behind the other, keep them apart: "
-            "x.unflatten(-1, ({times}, {wanted})), [batch, {times}, {wanted}] with "
-            "batch_first=True.",
-        ),
-        "Make it take that many: embed_dim={given}, which num_heads must divide.",
-        "Project the input first: nn.Linear({given}, {wanted}).",
-        about="query",
-        facts=_query,
     ),
 }

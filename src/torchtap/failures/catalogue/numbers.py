@@ -15,6 +15,7 @@ from torchtap.failures.operands import Operand, bounds_of
 from torchtap.failures.parsed_source import written
 from torchtap.failures.situation_row import Situation, SituationRow
 
+_MOST_MATRICES = 64
 _FIRST_NAN = (
     "Find the operation that made the first NaN or Inf: tt.locate(model, step, *batch), or "
     "tt.guard(model) around the training."
@@ -63,7 +64,12 @@ def _scores(failure: Failure) -> str:
 def _weights(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     operand = _first(failure)
     texts = (failure.origin(operand).text, "" if failure.user is None else failure.user.text)
-    return {**_census(operand.value), "is_of_exp": any("exp(" in one for one in texts)}
+    is_unknown = bounds_of(operand.value) is None
+    return {
+        **_census(operand.value),
+        "is_unknown": is_unknown,
+        "is_of_exp": any("exp(" in one for one in texts),
+    }
 
 
 def _first(failure: Failure) -> Operand:
@@ -72,15 +78,16 @@ def _first(failure: Failure) -> Operand:
 
 def _matrix(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     value = _first(failure).value
-    is_readable = bounds_of(value) is not None and isinstance(value, Tensor) and value.dim() == 2
+    is_readable = bounds_of(value) is not None and isinstance(value, Tensor) and value.dim() > 1
+    is_readable = is_readable and value.shape[-1] == value.shape[-2]
     if not is_readable or not isinstance(value, Tensor):
         return dict.fromkeys(("is_skew", "is_bad", "is_near", "is_far"), False)
-    value = value.detach().double()
+    value = value.detach().double().reshape(-1, *value.shape[-2:])[:_MOST_MATRICES]
     is_bad = not bool(value.isfinite().all())
     size = float(value.abs().max())
-    is_skew = not is_bad and float((value - value.T).abs().max()) > 1e-4 * size
-    is_checked = not is_bad and not is_skew and len(value) <= 512
-    least = float(torch.linalg.eigvalsh(value)[0]) if is_checked else 0.0
+    is_skew = not is_bad and float((value - value.mT).abs().max()) > 1e-4 * size
+    is_checked = not is_bad and not is_skew and value.shape[-1] <= 512
+    least = float(torch.linalg.eigvalsh(value).min()) if is_checked else 0.0
     return {
         "is_skew": is_skew,
         "is_bad": is_bad,
@@ -114,6 +121,11 @@ SITUATIONS: dict[str, Situation] = {
         ),
         ("is_bad", _FIRST_NAN),
         ("is_negative", "If they are logits, turn them into weights: {name_it}.softmax(-1)."),
+        (
+            "is_unknown",
+            "If they are logits, turn them into weights by softmax: logits.softmax(-1).",
+        ),
+        ("is_unknown", "If they hold NaN or Inf, find where the first comes from: tt.locate."),
         about="tensors",
         facts=_weights,
     ),
@@ -130,7 +142,7 @@ SITUATIONS: dict[str, Situation] = {
         (
             "is_near",
             "Its least eigenvalue is {least}, 0 but for rounding. Add a small multiple of the "
-            "identity, as for covariances: A + 1e-5 * torch.eye(len(A)).",
+            "identity, as for covariances: A + 1e-5 * torch.eye(A.shape[-1]).",
         ),
         (
             "is_far",

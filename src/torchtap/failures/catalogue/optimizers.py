@@ -58,7 +58,17 @@ def _lacking(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     owners = (one.owner for one in failure.frames)
     owner = next((one for one in owners if isinstance(one, Optimizer)), None)
     kind = "optimizer" if owner is None else type(owner).__name__
-    return {"kind": kind, "is_group": found["key"] == "params"}
+    state = failure.operand("state_dict").value
+    held = state.items() if isinstance(state, dict) else ()
+    inside = [key for key, one in held if isinstance(one, dict) and "param_groups" in one]
+    is_none = found["key"] in ("param_groups", "state") and isinstance(state, dict)
+    return {
+        "kind": kind,
+        "is_group": found["key"] == "params",
+        "is_no_state": is_none,
+        "inside": inside[0] if inside else "",
+        "has": ", ".join(map(repr, list(state)[:4])) if isinstance(state, dict) else "",
+    }
 
 
 SITUATIONS: dict[str, Situation] = {
@@ -67,6 +77,13 @@ SITUATIONS: dict[str, Situation] = {
             "A group of parameters is a dict with 'params', and a dict without was given.",
             "Give the parameters by that name: {{'params': model.parameters(), 'lr': 1e-3}}.",
             when="is_group",
+        ),
+        SituationRow(
+            "load_state_dict of {kind} was given a dict without {key!r}, which is no state of an "
+            "optimizer: it has {has}.",
+            ("inside", "Take the state that stands inside: state[{inside!r}]."),
+            "Give what optimizer.state_dict() returned.",
+            when="is_no_state",
         ),
         SituationRow(
             "The groups of this {kind} have no {key!r}: load_state_dict put in those of an "

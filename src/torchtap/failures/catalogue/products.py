@@ -6,21 +6,20 @@ import ast
 import itertools
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torch import Tensor, nn
 
 from torchtap.failures.failure import Explanation, Failure
+from torchtap.failures.linear_inputs import explained, has_channels_first
 from torchtap.failures.operands import Operand
-from torchtap.failures.parsed_source import grouped, written
+from torchtap.failures.parsed_source import grouped
+from torchtap.failures.rearrangements import broadcasts, several_for_one
 from torchtap.failures.situation_row import Situation, SituationRow
 
 _LAST = {3: "NLC", 4: "NHWC", 5: "NDHWC"}
 """How a batch with its channels last is called, of as many dimensions."""
-
-
-_CONVOLUTIONS = nn.Conv1d | nn.Conv2d | nn.Conv3d
 
 
 def _maker(failure: Failure, operand: Operand) -> str:
@@ -34,7 +33,7 @@ def _maker(failure: Failure, operand: Operand) -> str:
 def _matrices(failure: Failure, found: re.Match[str]) -> Explanation:
     module = failure.module
     if isinstance(module, nn.Linear) and failure.running and failure.running.is_torch:
-        return _linear(failure, module)
+        return explained(failure, module)
     left, right = int(found["left"]), int(found["right"])
     chosen, is_linear = _factors(failure, left, right)
     if not chosen:
@@ -51,7 +50,7 @@ def _matrices(failure: Failure, found: re.Match[str]) -> Explanation:
         f"{names[1]}, which is {right}.",
         (
             *vectors,
-            *([] if is_linear else _transposed(names, values)),
+            *_transposed(names, values, is_linear=is_linear),
             f"Make what produces {names[0]} or {names[1]} so wide that the two numbers are equal.",
         ),
         failure.details(),
@@ -92,165 +91,133 @@ def _vectors(names: list[str], values: list[object]) -> list[str]:
     return [f"If {names[1]} has a vector for each sample, make it a matrix: {product}."]
 
 
-def _transposed(names: list[str], values: list[object]) -> list[str]:
-    """Return a way out for each operand that would fit if it were transposed."""
-    ways = []
-    if len(values) == 2 and all(isinstance(one, Tensor) for one in values):
-        left, right = (tuple(one.shape) for one in values)  # type: ignore[attr-defined]
-        inner = right[-2] if len(right) > 1 else right[-1]
-        if len(right) > 1 and right[-1] == left[-1]:
-            ways.append(f"Transpose {names[1]}: {grouped(names[1])}.mT.")
-        if len(left) > 1 and left[-2] == inner:
-            ways.append(f"Transpose {names[0]}: {grouped(names[0])}.mT.")
-    return ways
+def _transposed(names: list[str], values: list[object], *, is_linear: bool) -> Iterator[str]:
+    """Yield the transposes of one operand that fit, each with what is then summed over."""
+    one, other = values if len(values) == 2 else (None, None)
+    if not isinstance(one, Tensor) or not isinstance(other, Tensor):
+        return
+    left, right = (grouped(name) for name in names)
+    last = other.shape[0] if is_linear else other.shape[-1]
+    if other.dim() > 1 and last == one.shape[-1]:
+        if is_linear:
+            yield f"If {names[1]} is [in, out], turn it: F.linear takes [out, in], {right}.mT."
+        else:
+            shape = _shape_of_product(one, other.mT)
+            yield f"To sum over the last dimensions, transpose {names[1]}: {right}.mT{shape}."
+    if not is_linear and one.dim() > 1 and one.shape[-2] == other.shape[max(0, other.dim() - 2)]:
+        shape = _shape_of_product(one.mT, other)
+        rows = "rows of both" if other.dim() > 1 else f"rows of {names[0]}"
+        yield f"To sum over the {rows}, transpose {names[0]}: {left}.mT{shape}."
 
 
-def _linear(failure: Failure, module: nn.Linear) -> Explanation:
-    operand = failure.argument()
-    value = operand.value
-    given = value.shape[-1] if isinstance(value, Tensor) and value.dim() else "none"
-    name = failure.module_text
-    short = failure.names.variable(failure.module)
-    if given == module.in_features:  # Its weight is another one than it was made with.
-        return Explanation(
-            f"The weight of {name} does not fit: its input has {given} features.",
-            (f"Give it a weight of shape [{module.out_features}, {given}].",),
-            failure.details(operand),  # The weight itself is put back by now.
-        )
-    ways = [f"Make it take {given}: {short} = nn.Linear({given}, {module.out_features})."]
-    maker = _maker(failure, operand)
-    if maker:
-        ways.append(f"Make {maker} return {module.in_features} features.")
-    if isinstance(value, Tensor) and value.dim() > 2:
-        flat = int(value[0].numel()) if value.shape[0] else 0
-        if flat == module.in_features:
-            ways.insert(0, "Flatten it: x.flatten(1), or nn.Flatten() before the module.")
-        elif value.dim() == 4 and _has_channels_first(failure.origin(operand).module):
-            ways.insert(
-                0,
-                "Flatten each picture, if it is to give one row: x.flatten(1), and "
-                f"{short} = nn.Linear({flat}, {module.out_features}).",
-            )
-    if isinstance(value, Tensor) and value.dim() == 2 and value.numel() == module.in_features:
-        ways.insert(0, _batch_of_one(failure, operand, list(value.shape)))
-    if isinstance(value, Tensor) and value.dim() >= 2 and value.shape[-2] == module.in_features:
-        ways.append("Transpose it: the features stand in the last dimension but one.")
-    return Explanation(
-        f"{name} takes {module.in_features} features in the last dimension of its input, which has "
-        f"{given}.",
-        tuple(ways),
-        failure.details(operand),
-    )
-
-
-def _batch_of_one(failure: Failure, operand: Operand, shape: list[int]) -> str:
-    """The way out where a whole input has as many elements as one sample is to have."""
-    maker = failure.origin(operand).module
-    where = "x.unsqueeze(0).flatten(1) before the module"
-    if isinstance(maker, nn.Flatten):
-        where = f"x.unsqueeze(0) before {failure.names.module(maker)}"
-    given = _without_batch(failure)
-    if given is not None:
-        name, text = given
-        return f"Give the model a batch of one: {name}.unsqueeze(0), of {name}, {text}."
-    return f"Add the batch, if {shape} is one sample and no batch of {shape[0]}: {where}."
-
-
-def _without_batch(failure: Failure) -> tuple[str, str] | None:
-    """The input of the program's call that its first convolution takes as one sample, if so."""
-    frame = failure.user
-    node = None if frame is None else frame.expression
-    if frame is None or not isinstance(node, ast.Call) or len(node.args) != 1:
-        return None
-    value = frame.value_of(node.args[0])
-    model = frame.value_of(node.func)
-    layers = model.modules() if isinstance(model, nn.Module) else ()
-    first = next((one for one in layers if isinstance(one, _CONVOLUTIONS)), None)
-    is_one = isinstance(value, Tensor) and first is not None
-    if not is_one or first is None or value.dim() != first.weight.dim() - 1:
-        return None
-    return grouped(written(node.args[0], frame.file)), f"a picture {list(value.shape)}"
-
-
-def _has_channels_first(maker: nn.Module | None) -> bool:
-    """Return whether a module certainly returns its channels behind the batch."""
-    if type(maker) is nn.Sequential:  # An activation returns the shape that it is given.
-        members = reversed(list(maker._modules.values()))
-        shaping = (one for one in members if not type(one).__module__.endswith("activation"))
-        return _has_channels_first(next(shaping, None))
-    home = type(maker).__module__
-    return home in {f"torch.nn.modules.{one}" for one in ("conv", "pooling", "batchnorm")}
+def _shape_of_product(one: Tensor, other: Tensor) -> str:
+    """Return the shape of a product, as a part of a sentence; empty where the batches differ."""
+    if other.dim() < 2:
+        return f", which gives {list(one.shape[:-1])}"
+    if not broadcasts(one.shape[:-2], other.shape[:-2]):
+        return ""
+    batch = one.shape[:-2] if one.dim() >= other.dim() else other.shape[:-2]
+    return f", which gives {[*batch, one.shape[-2], other.shape[-1]]}"
 
 
 def _channels(failure: Failure, found: re.Match[str]) -> Explanation:
     operand = failure.argument()
-    name, module = failure.module_text, failure.module
-    short = failure.names.variable(failure.module)
-    wanted, given = found["wanted"], found["given"]
-    ways = []
+    name, wanted, given = failure.module_text, int(found["wanted"]), int(found["given"])
     shape = [int(one) for one in re.findall(r"\d+", found["input"])]
-    weight = [int(one) for one in re.findall(r"\d+", found["weight"])]
     value = operand.value
     is_single = isinstance(value, Tensor) and value.dim() == len(shape) - 1
-    name_in = grouped(failure.name_of(operand))
-    is_last = len(shape) == len(weight) and shape[-1] == int(wanted)
-    if is_last and not _has_channels_first(failure.origin(operand).module):
-        order = _LAST.get(len(shape), "N...C")
-        ways.append(
-            f"Put the channels first: {name_in}.movedim(-1, 0), of an input in {order[1:]}."
-            if is_single
-            else f"Put the channels behind the batch: {name_in}.movedim(-1, 1), of a batch in "
-            f"{order}."
-        )
-    if isinstance(value, Tensor) and not ways:
-        ways += _given_channels(failure, operand, name_in, int(wanted))
-    kind = type(module).__name__
-    if hasattr(module, "in_channels"):
-        ways.append(f"Make it take {given} channels: {short} = nn.{kind}({given}, ...).")
-    else:
-        ways.append(f"Make the weight take {given} channels, where it takes {wanted}.")
-    maker = _maker(failure, operand)
-    if maker:
-        ways.append(f"Make {maker} return {wanted} channels.")
     what = f"its input {found['input']} has {given}"
     if isinstance(value, Tensor) and is_single:
         what = f"its input {list(value.shape)}, without a batch, has {given} in dimension 0"
     return Explanation(
         f"{name} takes {wanted} channels, and {what}.",
-        tuple(ways),
+        tuple(_ways_of_channels(failure, operand, shape, wanted, given)),
         failure.details(operand),
     )
 
 
-def _given_channels(failure: Failure, operand: Operand, name: str, wanted: int) -> list[str]:
-    """Return the ways to give an input of the program the channels that the model was made for."""
-    value = operand.value
+def _ways_of_channels(
+    failure: Failure, operand: Operand, shape: list[int], wanted: int, given: int
+) -> Iterator[str]:
+    """Yield the ways out of a convolution that was given another number of channels."""
+    value, module = operand.value, failure.module
+    is_single = isinstance(value, Tensor) and value.dim() == len(shape) - 1
+    is_first = has_channels_first(failure.origin(operand).module)
+    yield from [] if is_first else _moved_channels(failure, operand, shape, wanted)
+    if isinstance(value, Tensor) and (is_first or shape[-1] != wanted):
+        yield from _given_channels(failure, operand, wanted, is_single)
+    kind, variable = type(module).__name__, failure.names.variable(module)
+    it = f"it take them: {variable} = nn.{kind}({given}, ...)"
+    if not hasattr(module, "in_channels"):
+        it = f"the weight take them, where it takes {wanted}"
+    yield f"If {given} is the right number, make {it}."
+    is_made = failure.origin(operand).module is not None or getattr(value, "grad_fn", None)
+    if is_made and wanted > given and wanted % given == 0:
+        yield (
+            f"If {wanted // given} maps of {given} channels are to be put together before it: "
+            "torch.cat((a, b), 1)."
+        )
+    made = failure.origin(operand).module
+    name = failure.name_of(operand)
+    if made is not None:
+        yield f"If {wanted} is right, make {failure.names.module(made)} return {wanted}."
+    else:
+        yield f"If {wanted} is right, give {name} that many, where it is made."
+
+
+def _moved_channels(
+    failure: Failure, operand: Operand, shape: list[int], wanted: int
+) -> Iterator[str]:
+    """Yield the way out where the channels stand last."""
+    value, name = operand.value, grouped(failure.name_of(operand))
+    if shape[-1] != wanted or wanted == 1:
+        return
+    text = f"{name} {failure.origin(operand).text}"
+    if re.search(r"\b(permute|transpose|movedim|swapaxes)\(", text):
+        yield (
+            f"If the {wanted} in the last dimension are the channels, order the dimensions so that "
+            "they stand behind the batch, in the permute or transpose that made this order."
+        )
+        return
+    order = _LAST.get(len(shape), "N...C")
+    is_single = isinstance(value, Tensor) and value.dim() == len(shape) - 1
+    yield (
+        f"Put the channels first: {name}.movedim(-1, 0), of an input in {order[1:]}."
+        if is_single
+        else f"Put the channels behind the batch: {name}.movedim(-1, 1), of a batch in {order}."
+    )
+
+
+def _given_channels(
+    failure: Failure, operand: Operand, wanted: int, is_single: bool
+) -> Iterator[str]:
+    """Yield the ways to give an input of the program the channels that a model was made for."""
+    value, name = operand.value, grouped(failure.name_of(operand))
     if _maker(failure, operand) or not isinstance(value, Tensor):
-        return []
-    dims = getattr(failure.module, "weight", value).dim()
-    shape = list(value.shape)
-    if value.dim() == dims - 1 and wanted == 1:
-        return [f"Give each its channel: {name}.unsqueeze(1), of a batch of {shape[0]}."]
-    if value.dim() != dims:
-        return []
-    rest = ", ".join(["-1"] * (dims - 2))
+        return
+    shape, dims = list(value.shape), value.dim() + is_single
+    if is_single and wanted == 1:
+        yield f"Give each its channel: {name}.unsqueeze(1), of a batch of {shape[0]}."
+    if is_single:
+        return
     if shape[1] == 1 and wanted == 3:
-        grey = f"{name}.expand(-1, 3, {rest})"
+        grey = f"{name}.expand(-1, 3, {', '.join(['-1'] * (dims - 2))})"
         if shape[0] == wanted:
-            return [
-                f"If it is a batch of {shape[0]} grey pictures, give each three channels: {grey}.",
+            yield f"If it is a batch of 3 grey pictures, give each three channels: {grey}."
+            yield (
                 f"If it is one picture of {wanted} channels: {name}.transpose(0, 1), or "
-                "unsqueeze(0) where unsqueeze(1) stands.",
-            ]
-        return [f"Give grey pictures three channels: {grey}."]
-    if shape[1] == 4 and wanted == 3:
-        return [f"Leave the alpha channel out: {name}[:, :3], or .convert('RGB') of the picture."]
-    if dims == 4 and shape[1] == 3 and wanted == 1:
+                "unsqueeze(0) where unsqueeze(1) stands."
+            )
+        else:
+            yield f"Give grey pictures three channels: {grey}."
+    elif shape[1] == 4 and wanted == 3:
+        cut = f"{name}[:, :3], or .convert('RGB') of the picture"
+        yield f"If the fourth is the alpha channel, leave it out: {cut}."
+    elif dims == 4 and shape[1] == 3 and wanted == 1:
         grey = f"{name}.mean(1, keepdim=True), or .convert('L') of the picture"
-        return [f"If it is a picture in colours, make it grey: {grey}."]
-    if shape[0] == wanted > 1:
-        return ["Give it a batch: x.unsqueeze(0), and not x.unsqueeze(1)."]
-    return []
+        yield f"If it is a picture in colours, make it grey: {grey}."
+    elif shape[0] == wanted > 1:
+        yield "Give it a batch: x.unsqueeze(0), and not x.unsqueeze(1)."
 
 
 def _of_rows(
@@ -282,35 +249,60 @@ def _of_rows(
 def _dimensions(failure: Failure, found: re.Match[str]) -> Explanation:
     operand = failure.argument()
     low, high = int(found["low"]), int(found["high"])
-    num = len(re.findall(r"\d+", found["given"]))
-    short = grouped(failure.name_of(operand))
     shape = [int(one) for one in re.findall(r"\d+", found["given"])]
-    channels = getattr(failure.module, "in_channels", None)
-    way = f"Give it [batch, channels, ...] in {high} dimensions."
-    flat = _of_rows(failure, operand, shape, channels, high)
-    if flat:
-        way = flat
-    elif num == low - 1 and channels == 1:
-        way = (
-            f"Add the channel: {short}.unsqueeze(0), or the batch and the channel: "
-            f"{short}[None, None]."
-        )
-    elif num == low - 1 and channels:
-        sizes = ", ".join(map(str, [channels, *shape]))
-        way = f"Give it its {channels} channels in front: an input of [{sizes}], or a batch of it."
-    elif num > high:
-        if num == high + 1 and shape[0] == 1:
-            way = f"Take out the first dimension, of one: {short}.squeeze(0)."
-        if channels == shape[1]:
-            way = f"Join the dimensions behind the channels: {short}.flatten({high - 1})."
-        elif channels == shape[num - high + 1]:
-            way = f"Join the dimensions of the batch: {short}.flatten(0, {num - high})."
+    ways = list(_ways_of_dimensions(failure, operand, shape, low, high))
     return Explanation(
         f"{failure.module_text} takes [batch, channels, ...] in {high} dimensions (or {low} "
-        f"without batch), and its input {found['given']} has {num}.",
-        (way,),
+        f"without batch), and its input {found['given']} has {len(shape)}.",
+        tuple(ways or [f"Give it [batch, channels, ...] in {high} dimensions."]),
         failure.details(operand),
     )
+
+
+def _ways_of_dimensions(
+    failure: Failure, operand: Operand, shape: list[int], low: int, high: int
+) -> Iterator[str]:
+    """Yield the ways out of a convolution that was given too few or too many dimensions."""
+    name, num = grouped(failure.name_of(operand)), len(shape)
+    channels = getattr(failure.module, "in_channels", None)
+    flat = _of_rows(failure, operand, shape, channels, high)
+    if flat:
+        yield flat
+    elif num == low - 1 and channels == 1:
+        yield (
+            f"Add the channel: {name}.unsqueeze(0), or the batch and the channel: "
+            f"{name}[None, None]."
+        )
+    elif num == low - 1 and num > 2 and channels == shape[0]:
+        yield f"If it is [channels, ...], use the convolution for it: nn.Conv{num - 1}d."
+    elif num == low - 1 and channels:
+        sizes = ", ".join(map(str, [channels, *shape]))
+        yield f"Give it its {channels} channels in front: an input of [{sizes}], or a batch of it."
+    elif num > high:
+        yield from _joined_dimensions(name, shape, high, channels)
+
+
+def _joined_dimensions(
+    name: str, shape: list[int], high: int, channels: int | None
+) -> Iterator[str]:
+    """Yield what dimensions that are too many may be, by where the channels stand."""
+    num = len(shape)
+    single = [at for at in range(num - high + 1) if shape[at] == 1]
+    if single and num == high + 1:
+        yield f"Take out dimension {single[0]}, of one: {name}.squeeze({single[0]})."
+    if channels == shape[num - high + 1]:
+        count = num - high + 1
+        each = " x ".join(map(str, shape[:count]))
+        yield (
+            f"If the first {count} dimensions, {each}, count the inputs, join them: "
+            f"{name}.flatten(0, {count - 1}); the output is taken apart again by .unflatten(0, "
+            f"({', '.join(map(str, shape[:count]))}))."
+        )
+    if channels == shape[1] and high < 5:
+        yield (
+            f"If what stands behind the channels is one row, join it: {name}.flatten({high - 1}); "
+            f"if it has {num - 2} dimensions of its own, nn.Conv{num - 2}d takes them."
+        )
 
 
 def _kernel(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
@@ -319,6 +311,14 @@ def _kernel(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     held = getattr(failure.module, "padding", 0)
     padding = max(held) if type(held) is tuple else 0
     return {"padding": padding + (lacking + 1) // 2}
+
+
+def _lettered(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    low, high = sorted((int(found["wanted"]), int(found["given"])))
+    return {
+        "turned": _turned_equation(failure),
+        "several": next(several_for_one("the smaller", low, high), "") if low > 0 else "",
+    }
 
 
 def _turned_equation(failure: Failure) -> str:
@@ -365,10 +365,11 @@ SITUATIONS: dict[str, Situation] = {
         "einsum was given the letter {letter!r} for two sizes: {wanted}, and {given} in operand "
         "{at}.",
         ("turned", "If the letters of one operand stand in another order: {turned!r}."),
-        "Give the two dimensions letters of their own, or the tensors one size.",
-        "Check the order of the letters against the shapes below.",
+        ("several", "{several}"),
+        "If they are two dimensions, give each a letter of its own; if they are one, make what "
+        "produces the operands give both one size.",
         about="tensors",
-        facts=lambda failure, found: {"turned": _turned_equation(failure)},
+        facts=_lettered,
     ),
     "channels": _channels,
     "dimensions of a convolution": _dimensions,

@@ -14,7 +14,7 @@ from torchtap.failures.catalogue.creation import first_argument
 from torchtap.failures.failure import Failure
 from torchtap.failures.operands import Operand, shape_text
 from torchtap.failures.parsed_source import grouped, written
-from torchtap.failures.situation_row import Situation, SituationRow
+from torchtap.failures.situation_row import Situation, SituationRow, first_of
 
 
 def _optimized(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
@@ -30,7 +30,8 @@ def _optimized(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         "name": name,
         "parameters": f"{grouped(text)}.parameters()",
         "nested": nested,
-        "is_module": not isinstance(value, Tensor) and not nested,
+        "is_module": not nested and not isinstance(value, Tensor | str),
+        "is_other": isinstance(value, str),
         "is_tensor": isinstance(value, Tensor),
     }
 
@@ -51,7 +52,14 @@ def _nested(failure: Failure, given: ast.expr | None) -> str:
 
 
 def _state_of(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    return {"state": f"{grouped(first_argument(failure))}.state_dict()"}
+    name, kind = first_argument(failure), found["given"].rpartition(".")[2]
+    is_path = kind in ("str", "PosixPath", "Path", "BytesIO")
+    return {
+        "name": name,
+        "is_path": is_path,
+        "is_other": not is_path,
+        "state": f"{grouped(name)}.state_dict()",
+    }
 
 
 def _sequential(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
@@ -134,6 +142,14 @@ def _state_pair(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     return {"module": failure.module_text or operand.text}
 
 
+def _drawn(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    """The sampler that was told to draw nothing, of data that has samples."""
+    held = failure.frames[-1].frame.f_locals
+    data = getattr(held.get("self"), "data_source", held.get("data_source"))
+    has_samples = data is None or (hasattr(data, "__len__") and len(data) > 0)
+    return {"sampler": type(held.get("self")).__name__ if has_samples else ""}
+
+
 def _mask_name(failure: Failure) -> str:
     """The mask among the operands: the last tensor of masked_fill, the first of where."""
     tensors = failure.tensors
@@ -154,11 +170,13 @@ SITUATIONS: dict[str, Situation] = {
         ),
         ("is_module", "Give it the parameters: {parameters}."),
         ("is_tensor", "Put the tensor into a list: [{name}]."),
+        ("is_other", "Give what holds the parameters: model.parameters()."),
         facts=_optimized,
     ),
     "state of a module": SituationRow(
         "load_state_dict takes a state, a dict of tensors by name, and got {given}.",
-        "Give the state of it: {state}.",
+        ("is_path", "Load the file first: load_state_dict(torch.load({name}))."),
+        ("is_other", "If {name} is a module: give its state, {state}."),
         facts=_state_of,
     ),
     "member of a sequential": SituationRow(
@@ -239,10 +257,18 @@ SITUATIONS: dict[str, Situation] = {
         "A dropout probability is from 0 to 1, and got {given}.",
         "Give the share of what is dropped: 0.5 for half.",
     ),
-    "empty data set": SituationRow(
-        "The data set has no samples: its length is 0.",
-        "Check what it was made of (a folder, a pattern of file names, a filter) before the "
-        "DataLoader: len(dataset).",
+    "empty data set": first_of(
+        SituationRow(
+            "{sampler} was to draw 0 samples: num_samples=0.",
+            "Give the number that is drawn in one round: num_samples=len(dataset).",
+            when="sampler",
+        ),
+        SituationRow(
+            "The data set has no samples: its length is 0.",
+            "Check what it was made of (a folder, a pattern of file names, a filter) before the "
+            "DataLoader: len(dataset).",
+        ),
+        facts=_drawn,
     ),
     "tensors of a data set": SituationRow(
         "TensorDataset takes tensors with one number of rows, and got tensors with others.",
@@ -322,6 +348,18 @@ SITUATIONS: dict[str, Situation] = {
     "both sizes": SituationRow(
         "F.interpolate was given size and scale_factor, of which one says the other.",
         "Leave one of the two out.",
+    ),
+    "fusion in training": SituationRow(
+        "fuse_modules folds a batch norm into the layer before it, for use and not for training.",
+        "If the model is to be used: call model.eval() before.",
+        "If it is to be trained with quantization in mind: torch.ao.quantization.fuse_modules_qat.",
+    ),
+    "divergence of distributions": SituationRow(
+        "PyTorch has no formula for the divergence of a {p} from a {q}.",
+        "Estimate it from samples: x = p.rsample((n,)), then (p.log_prob(x) - "
+        "q.log_prob(x)).mean(0).",
+        "If both should be of one kind, make them so: there are formulas for pairs such as two "
+        "Normals.",
     ),
     "dtype of a mask": SituationRow(
         "The mask of an attention is of booleans, or of the dtype of the query, and got {given}.",

@@ -34,8 +34,17 @@ def _resized(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         "is_single": is_single and not second,
         "is_volume": is_volume and not is_colored,
         "sides": f"({', '.join(sizes[-2:])})",
+        "is_last": is_single and _has_channels_last(value),
+        "is_plain": dims == asked == 2,
         **second,
     }
+
+
+def _has_channels_last(value: Any) -> bool:
+    """Return whether a picture may be [height, width, channels]."""
+    counts = (1, 3, 4)
+    is_picture = isinstance(value, Tensor) and value.dim() == 3
+    return is_picture and value.shape[-1] in counts and value.shape[0] not in counts
 
 
 def _channel_second(value: Any) -> Mapping[str, Any]:
@@ -49,6 +58,11 @@ def _channel_second(value: Any) -> Mapping[str, Any]:
     return {"is_second": True, "high": value.shape[0], "wide": value.shape[2]}
 
 
+def _plain(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    is_linear = failure.operand("mode").value == "linear"
+    return {"is_linear": is_linear, "is_map": not is_linear}
+
+
 def _grid(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     given = re.findall(r"\d+", found["given"])
     return {"is_first": len(given) > 2 and given[1] == found["wanted"] != given[-1]}
@@ -57,7 +71,9 @@ def _grid(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
 def _mode(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     is_single = int(found["given"]) + 1 == int(found["wanted"])
     second = _channel_second(failure.operand("input").value) if is_single else {}
-    return {"is_second": False, "is_single": is_single and not second, **second}
+    is_last = is_single and _has_channels_last(failure.operand("input").value)
+    words = {"is_second": False, "is_last": is_last, "is_single": is_single and not second}
+    return {**words, **second}
 
 
 def _points(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
@@ -97,6 +113,16 @@ def _padded(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
 _BOTH = ("input", "grid")
 _DIMENSIONS = {"linear": 3, "bilinear": 4, "bicubic": 4, "trilinear": 5}
 """How many dimensions a mode of F.interpolate takes, with batch and channels."""
+_LAST = (
+    "is_last",
+    "If it is one picture, [height, width, channels], put its channels first and back again: "
+    "F.interpolate({name_it}.movedim(-1, 0)[None], ...)[0].movedim(0, -1).",
+)
+_SINGLE = (
+    "is_single",
+    "If it is one sample, [channels, ...], give it a batch of one and take that away again: "
+    "F.interpolate({name_it}.unsqueeze(0), ...)[0].",
+)
 _SECOND = (
     "is_second",
     "If it is one picture of {high} x {wide}, its channel stands second: put it first, behind a "
@@ -113,11 +139,8 @@ SITUATIONS: dict[str, Situation] = {
             "If the {channels} of the size is a number of channels, leave it out: size={without}.",
         ),
         _SECOND,
-        (
-            "is_single",
-            "Give it a batch of one and take that away again: F.interpolate({name_it}.unsqueeze(0),"
-            " ...)[0].",
-        ),
+        _LAST,
+        _SINGLE,
         (
             "is_volume",
             "If it is a batch of pictures, give the size of the two sides: size={sides}.",
@@ -127,6 +150,11 @@ SITUATIONS: dict[str, Situation] = {
             "If it is one volume, [channels, depth, height, width], give it a batch of one: "
             "F.interpolate({name_it}.unsqueeze(0), ...)[0].",
         ),
+        (
+            "is_plain",
+            "If it is one map, [height, width], give it a batch and a channel and take them away "
+            "again: F.interpolate({name_it}[None, None], ...)[0, 0].",
+        ),
         "Give one number for each dimension behind [batch, channels].",
         about="input",
         facts=_resized,
@@ -135,11 +163,8 @@ SITUATIONS: dict[str, Situation] = {
         "F.interpolate with mode='{mode}' takes {wanted} dimensions, [batch, channels, ...], and "
         "{name} has {given}.",
         _SECOND,
-        (
-            "is_single",
-            "Give it a batch of one and take that away again: F.interpolate({name_it}.unsqueeze(0),"
-            " ...)[0].",
-        ),
+        _LAST,
+        _SINGLE,
         "Choose the mode for its dimensions: linear for 3, bilinear or bicubic for 4, trilinear "
         "for 5.",
         about="input",
@@ -168,9 +193,18 @@ SITUATIONS: dict[str, Situation] = {
     ),
     "dimensions of a picture": SituationRow(
         "F.interpolate takes [batch, channels, ...], and {name} has {given} dimensions.",
-        "Give it a batch and a channel and take them away again: F.interpolate({name_it}[None, "
-        "None], ...)[0, 0].",
+        (
+            "is_linear",
+            "If each row is one series, give it a channel and take it away again: "
+            "F.interpolate({name_it}.unsqueeze(1), ...).squeeze(1).",
+        ),
+        (
+            "is_map",
+            "Give it a batch and a channel and take them away again: F.interpolate({name_it}[None, "
+            "None], ...)[0, 0].",
+        ),
         about="input",
+        facts=_plain,
     ),
     "neither size": SituationRow(
         "F.interpolate was told neither size nor scale_factor.",

@@ -8,15 +8,21 @@ from collections.abc import Mapping
 from typing import Any
 
 from torch.optim import Optimizer
+from torch.utils.data import DataLoader
 
 from torchtap.failures.failure import Failure
 from torchtap.failures.parsed_source import written
-from torchtap.failures.situation_row import Situation, SituationRow
+from torchtap.failures.situation_row import Situation, SituationRow, first_of
 
 
 def _rate(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     """The text that stands for a number, by the name of the argument."""
     held = failure.frames[-1].frame.f_locals
+    several = [name for name, one in held.items() if isinstance(one, list | tuple)]
+    if not found["kind"].startswith("str"):
+        lists = {"list": "a list", "tuple": "a tuple", "NoneType": "None", "dict": "a dict"}
+        argument = next((one for one in several if one in ("lr", "eps", "weight_decay")), "lr")
+        return {"argument": argument, "kind": lists[found["kind"]], "text": ""}
     texts = [(name, one) for name, one in held.items() if isinstance(one, str)]
     names = [one for one in texts if one[0] in ("lr", "eps", "weight_decay", "momentum")]
     name, text = next(iter(names or texts), ("lr", "0.001"))
@@ -34,7 +40,25 @@ def _whole(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         number = float(found["given"])
     except ValueError:
         number = 0.0
-    return {"whole": int(number) if number >= 1 else ""}
+    loader = _loader_of_no_batch(failure) if number == 0 else None
+    return {
+        "whole": int(number) if number >= 1 else "",
+        "is_empty": number == 0 and loader is None,
+        "size": "" if loader is None else loader.batch_size,
+        "samples": "" if loader is None else len(loader.dataset),  # type: ignore[arg-type]
+    }
+
+
+def _loader_of_no_batch(failure: Failure) -> DataLoader[Any] | None:
+    """The loader whose batches are counted in the call, if it gives none."""
+    frame = failure.user
+    node = None if frame is None else frame.expression
+    for one in ast.walk(node) if node is not None else ():
+        value: Any = frame.value_of(one) if isinstance(one, ast.Name | ast.Attribute) else None  # type: ignore[union-attr]
+        is_cut = isinstance(value, DataLoader) and value.drop_last
+        if is_cut and hasattr(value.dataset, "__len__"):
+            return value if (value.batch_size or 0) > len(value.dataset) else None
+    return None
 
 
 def _schedulers(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
@@ -70,10 +94,19 @@ def _given(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
 
 
 SITUATIONS: dict[str, Situation] = {
-    "text as a rate": SituationRow(
-        "{argument} is the text {text!r} and no number; YAML reads 1e-3, which has no point, as a "
-        "text.",
-        "Make a number of it: {way}; in YAML, write 1.0e-3.",
+    "text as a rate": first_of(
+        SituationRow(
+            "{argument} is the text {text!r} and no number; YAML reads 1e-3, which has no point, "
+            "as a text.",
+            "Make a number of it: {way}; in YAML, write 1.0e-3.",
+            when="text",
+        ),
+        SituationRow(
+            "{argument} is {kind}, and an optimizer takes one number.",
+            "Give one number: {argument}=1e-3.",
+            "If each part is to have its own: groups of parameters, [{{'params': "
+            "net.parameters(), {argument!r}: 1e-3}}, ...].",
+        ),
         facts=_rate,
     ),
     "value of an optimizer": SituationRow(
@@ -125,6 +158,13 @@ SITUATIONS: dict[str, Situation] = {
     "whole number of a scheduler": SituationRow(
         "{name} counts steps, and is {given}.",
         ("whole", "Give a whole number of 1 or more: {name}={whole}, by int(...) or //."),
+        (
+            "size",
+            "The loader gives no batch: its batch_size ({size}) is larger than its data "
+            "({samples}), and drop_last=True leaves the last one out. Give a smaller batch_size, "
+            "or drop_last=False.",
+        ),
+        ("is_empty", "Check what it was computed from: a length or a quotient that is 0."),
         facts=_whole,
     ),
     "schedulers in a row": SituationRow(

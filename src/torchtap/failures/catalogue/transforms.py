@@ -75,6 +75,14 @@ SITUATIONS: dict[str, Situation] = {
         "Give a dimension below {dims}: in_dims=0 for the first.",
         facts=_mapped,
     ),
+    "statistics in a transform": SituationRow(
+        "{module} updates its running statistics in place, which vmap cannot where all samples "
+        "share them.",
+        "If running statistics are not needed, leave them out: track_running_stats=False.",
+        "If each model has its own, map the buffers along with the parameters: "
+        "functional_call(model, (params, buffers), x), with in_dims=0 for both.",
+        "Or use a norm of each sample: nn.GroupNorm or nn.LayerNorm.",
+    ),
     "output of a map": SituationRow(
         "A function inside of vmap returned a {given}, and its outputs are stacked to tensors.",
         "Return tensors alone: without .item(), float() and .tolist().",

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+import torchtap.stats.catalogue.built_in  # noqa: F401 - registers classes
 from torchtap.runs.single_file.header import DTYPES
 from torchtap.stats.catalogue.kinds import is_named_value, make_value, parts_of
 

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+import torchtap.stats.catalogue.built_in  # noqa: F401 - registers classes
 from torchtap.core.did_you_mean import did_you_mean
 from torchtap.core.errors import InputError, RunError
 from torchtap.core.text import class_of, typed

@@ -18,7 +18,7 @@
 
 #include "calls.h"
 
-enum { MOST_DIMS = 64, NO_SHAPE = -1, CPU = 1, LARGE = 1 << 21, MOST_ENTERED = 1 << 12 };
+enum { MOST_DIMS = 64, NO_SHAPE = -1, CPU = 1, LARGE = 1 << 21, UNVERSIONED = -1, MOST_ENTERED = 1 << 12 };
 
 /* ------------------------------------------------------------------ what DLPack's table looks like */
 
@@ -54,17 +54,19 @@ static PyObject **const OF_TENSORS[] = {
     (PyObject **)&tensor_type, (PyObject **)&parameter_type, &is_neg, &num_threads,
 };
 static PyObject *current_task, *top_saved_hooks, *transform_running, *tracing_state, *sequence_number,
-    *detach, *grad_hook, *new_table;
+    *detach, *grad_hook, *new_table, *no_meter, *record_type, *forward, *is_legacy_batched,
+    *is_of_transform;
 static PyObject **const OF_CALLS[] = {
     &current_task, &top_saved_hooks, &transform_running, &tracing_state, &sequence_number, &detach,
-    &grad_hook, &new_table,
+    &grad_hook, &new_table, &no_meter, &record_type, &forward, &is_legacy_batched, &is_of_transform,
 };
 #define LENGTH(array) ((Py_ssize_t)(sizeof(array) / sizeof *(array)))
 
 #define NAMES(name)                                                                                \
     name(grad_fn) name(_backward_hooks) name(_register_hook_dict) name(_base) name(_is_view) name(is_leaf)        \
     name(_version) name(recording) name(step) name(stack) name(views) name(add) name(gradients)    \
-    name(has_run) name(has_trained) name(deliver) name(func) name(__self__)
+    name(has_run) name(has_trained) name(deliver) name(func) name(__self__)                        \
+    name(requires_grad) name(given) name(number)
 #define DECLARE(name) static PyObject *n_##name;
 NAMES(DECLARE)
 
@@ -428,18 +430,26 @@ typedef struct {
     PyObject *tables, *join; /* of its TensorHooks: tables of tensors, and how to share one */
     PyObject *followed;      /* views that are followed, by thread */
     PyObject *pending, *repair;
+    PyObject *emit;          /* takes records */
+    PyObject *backwards, *numbers; /* hooks.backwards.Backwards; task -> number */
+    char borrows;            /* sinks have read an output when they return */
+    char is_over;            /* released; what it refers to goes with the last use */
+    int uses;                /* that run now, in any thread */
 } Gradients;
 #define GRADIENTS(do, op)                                                                          \
     do(op, Gradients, others) do(op, Gradients, own_deliver) do(op, Gradients, tables)             \
     do(op, Gradients, join) do(op, Gradients, followed) do(op, Gradients, pending)                 \
-    do(op, Gradients, repair)
+    do(op, Gradients, repair) do(op, Gradients, emit) do(op, Gradients, backwards)                 \
+    do(op, Gradients, numbers)
 LIFE(Gradients, GRADIENTS)
 
 static PyObject *gradients_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
-    PyObject *given[6];
+    PyObject *given[9];
+    int borrows;
     (void)keywords;
-    if (!PyArg_ParseTuple(arguments, "OO!OOOO:Gradients", given, &PyList_Type, given + 1, given + 2,
-                          given + 3, given + 4, given + 5))
+    if (!PyArg_ParseTuple(arguments, "OO!OOOOOOO!p:Gradients", given, &PyList_Type, given + 1,
+                          given + 2, given + 3, given + 4, given + 5, given + 6, given + 7,
+                          &PyDict_Type, given + 8, &borrows))
         return NULL;
     MAKE(Gradients, type)
     self->others = held(given[0]);
@@ -448,9 +458,109 @@ static PyObject *gradients_new(PyTypeObject *type, PyObject *arguments, PyObject
     self->followed = held(given[3]);
     self->pending = held(given[4]);
     self->repair = held(given[5]);
+    self->emit = held(given[6]);
+    self->backwards = held(given[7]);
+    self->numbers = held(given[8]);
+    self->borrows = (char)borrows;
     self->own_deliver = NULL;
     PyObject_GC_Track((PyObject *)self);
     return (PyObject *)self;
+}
+
+/* Another thread may close the watch wherever the interpreter's lock is given away: what a call in the
+   middle refers to stays until it has ended. A use begins unless all is over. */
+static int begin_use(Gradients *self) {
+    if (!self->others || self->is_over)
+        return 0;
+    self->uses++;
+    return 1;
+}
+
+static void end_use(Gradients *self) {
+    if (!--self->uses && self->is_over)
+        Gradients_clear((PyObject *)self);
+}
+
+/* Whether values of a site become records, where nothing has to be copied. */
+static int keeps_values(const State *state) {
+    return state->meter == no_meter && state->copies == Py_False;
+}
+
+/* Makes a record of a value and hands it on; takes over `kept`. */
+static int emit(const Gradients *self, const State *state, PyObject *step, PyObject *call,
+                PyObject *backward, PyObject *kept, int64_t version) {
+    PyObject *labels = PyTuple_New(0), *counted = PyLong_FromLongLong(version), *row = NULL;
+    if (labels && counted && backward && kept)
+        row = PyTuple_Pack(8, state->site, step, call, forward, backward, labels, kept, counted);
+    /* tuple.__new__, as core.record.new_record. */
+    newfunc make = (newfunc)PyType_GetSlot(&PyTuple_Type, Py_tp_new);
+    PyObject *arguments = row ? PyTuple_Pack(1, row) : NULL;
+    PyObject *record = arguments ? make((PyTypeObject *)record_type, arguments, NULL) : NULL;
+    PyObject *answer = record ? ask(self->emit, record) : NULL;
+    PyObject *made[] = {labels, counted, row, arguments, record, answer, kept, backward};
+    int failed = !answer;
+    for (int i = 0; i < LENGTH(made); i++)
+        Py_XDECREF(made[i]);
+    return failed ? -1 : 0;
+}
+
+/* Number of the backward that is running, as Backwards.number. */
+static PyObject *backward_number(const Gradients *self) {
+    PyObject *task = PyObject_CallNoArgs(current_task);
+    PyObject *number = task ? held(PyDict_GetItemWithError(self->numbers, task)) : NULL;
+    Py_XDECREF(task);
+    if (number || PyErr_Occurred())
+        return number;
+    return PyObject_CallMethodObjArgs(self->backwards, n_number, NULL);
+}
+
+/* Whether a gradient is one of values that no graph leads to. */
+static int is_plain_gradient(PyObject *gradient) {
+    if (Py_TYPE(gradient) != tensor_type)
+        return 0;
+    int odd = is_true(ask(is_legacy_batched, gradient));
+    odd = odd ? odd : is_true(ask(is_of_transform, gradient));
+    odd = odd ? odd : is_true(PyObject_GetAttr(gradient, n_requires_grad));
+    return odd < 0 ? -1 : !odd;
+}
+
+/* Whether the caller handed gradients to the backward: known once it has its number. */
+static int has_given(const Gradients *self) {
+    PyObject *given = PyObject_GetAttr(self->backwards, n_given);
+    Py_ssize_t size = given ? PySet_Size(given) : -1;
+    Py_XDECREF(given);
+    return size < 0 ? -1 : size > 0;
+}
+
+/* Keeps a plain gradient: 1, or 0 where that takes more care, or -1. */
+static int keep_gradient(Gradients *self, State *state, PyObject *step, PyObject *call,
+                         PyObject *gradient) {
+    int plain = is_plain_gradient(gradient);
+    if (plain < 1)
+        return plain;
+    PyObject *number = backward_number(self);
+    int given = number ? has_given(self) : -1;
+    int64_t version = given ? 0 : version_of(gradient);
+    if (given || version < 0) {
+        Py_XDECREF(number);
+        return given == 1 ? 0 : -1;
+    }
+    state->received++;
+    state->seen = 1;
+    return emit(self, state, step, call, number, held(gradient), version) ? -1 : 1;
+}
+
+/* Keeps the output of a plain call, as Values.take_plain. */
+static int keep_output(const Gradients *self, State *state, PyObject *output, PyObject *step,
+                       PyObject *call) {
+    PyObject *kept = self->borrows ? held(output) : ask(detach, output);
+    int64_t version = self->borrows || !kept ? UNVERSIONED : version_of(kept);
+    state->seen = 1;
+    if (!self->borrows && version < 0) {
+        Py_XDECREF(kept);
+        return -1;
+    }
+    return emit(self, state, step, call, PyLong_FromLongLong(-1), kept, version);
 }
 
 /* Hands a gradient that is not plain to Python. */
@@ -464,10 +574,13 @@ static PyObject *deliver_there(Gradients *self, PyObject *state, PyObject *step,
     return answer;
 }
 
-static PyObject *deliver(Gradients *self, State *state, PyObject *step, PyObject *call,
-                         PyObject *gradient) {
-    if (gradient == Py_None || !self->others)
-        return none();
+static PyObject *take_gradient(Gradients *self, State *state, PyObject *step, PyObject *call,
+                               PyObject *gradient) {
+    if (keeps_values(state)) {
+        int kept = keep_gradient(self, state, step, call, gradient);
+        if (kept)
+            return kept < 0 ? NULL : none();
+    }
     int could = measure_at(state, gradient, PyLong_AsLongLong(step));
     if (could < 0)
         return NULL;
@@ -476,6 +589,15 @@ static PyObject *deliver(Gradients *self, State *state, PyObject *step, PyObject
     state->received++;
     state->seen = 1;
     return none();
+}
+
+static PyObject *deliver(Gradients *self, State *state, PyObject *step, PyObject *call,
+                         PyObject *gradient) {
+    if (gradient == Py_None || !begin_use(self))
+        return none();
+    PyObject *answer = take_gradient(self, state, step, call, gradient);
+    end_use(self);
+    return answer;
 }
 
 static PyObject *gradients_deliver(PyObject *op, PyObject *const *arguments, Py_ssize_t given) {
@@ -488,8 +610,11 @@ static PyObject *gradients_deliver(PyObject *op, PyObject *const *arguments, Py_
 
 /* Hooks on tensors of graphs that are still alive hold it, and must hold nothing else. */
 static PyObject *gradients_release(PyObject *op, PyObject *unused) {
+    Gradients *self = (Gradients *)op;
     (void)unused;
-    Gradients_clear(op);
+    self->is_over = 1;
+    if (!self->uses)
+        Gradients_clear(op);
     return none();
 }
 
@@ -529,10 +654,7 @@ static int is_overwritten(const Arrival *self) {
     return version < 0 ? -1 : version != self->version;
 }
 
-static PyObject *arrival_add(PyObject *op, PyObject *part) {
-    Arrival *self = (Arrival *)op;
-    if (part == Py_None || !((Gradients *)self->owner)->others)
-        return none();
+static PyObject *add_part(Arrival *self, PyObject *part) {
     if (!self->pending) {
         int lost = is_overwritten(self);
         if (lost < 0)
@@ -550,6 +672,15 @@ static PyObject *arrival_add(PyObject *op, PyObject *part) {
             return NULL;
     }
     return PyObject_CallMethodObjArgs(self->pending, n_add, part, NULL);
+}
+
+static PyObject *arrival_add(PyObject *op, PyObject *part) {
+    Gradients *owner = (Gradients *)((Arrival *)op)->owner;
+    if (part == Py_None || !begin_use(owner))
+        return none();
+    PyObject *answer = add_part((Arrival *)op, part);
+    end_use(owner);
+    return answer;
 }
 
 static PyMethodDef arrival_methods[] = {
@@ -590,13 +721,16 @@ static PyObject *followed_is_overwritten(PyObject *op, void *unused) {
 static PyObject *followed_repair(PyObject *op, PyObject *unused) {
     Followed *self = (Followed *)op;
     Arrival *arrival = (Arrival *)self->arrival;
-    PyObject *pending, *handle, *version = PyLong_FromLongLong(arrival->version);
+    Gradients *owner = (Gradients *)arrival->owner;
     (void)unused;
+    if (!begin_use(owner))
+        return none();
+    PyObject *pending, *handle, *version = PyLong_FromLongLong(arrival->version);
     PyObject *found = version ? PyObject_CallFunctionObjArgs(
-                                    ((Gradients *)arrival->owner)->repair, self->view, self->first,
-                                    arrival->state, arrival->step, arrival->call, arrival->alias,
-                                    version, NULL)
+                                    owner->repair, self->view, self->first, arrival->state,
+                                    arrival->step, arrival->call, arrival->alias, version, NULL)
                               : NULL;
+    end_use(owner);
     Py_XDECREF(version);
     if (!found || found == Py_None)
         return found;
@@ -791,8 +925,6 @@ static PyObject *leaving_new(PyTypeObject *type, PyObject *arguments, PyObject *
     PyObject_GC_Track((PyObject *)self);
     return (PyObject *)self;
 }
-static PyType_Slot leaving_slots[] = {{Py_tp_new, leaving_new}, LIFE_SLOTS(Leaving), {0, NULL}};
-
 /* As callbacks.is_of_plain_training, of a tensor with a graph. */
 static int is_of_plain_training(void) {
     int in_backward = is_in_backward();
@@ -927,8 +1059,10 @@ static int is_inside_a_call(const Leaving *self) {
     return size < 0 ? -1 : size > 0;
 }
 
-/* Takes the output of a call: 1, or 0 where it is not plain and nothing was noted, or -1. */
-static int take_output(Leaving *self, PyObject *output, PyObject *node, PyObject *step) {
+/* Takes the output of a call, whose number is drawn where it has none: 1, or 0 where it is not plain
+   and nothing was noted, or -1. */
+static int take_output(Leaving *self, PyObject *output, PyObject *node, PyObject *step,
+                       PyObject *number) {
     State *state = (State *)self->output;
     PyObject *table = NULL, *call = NULL;
     int of_view = is_true(PyObject_CallMethodObjArgs(output, n__is_view, NULL)), plain = of_view == 1 ? is_inside_a_call(self) : 1;
@@ -937,14 +1071,19 @@ static int take_output(Leaving *self, PyObject *output, PyObject *node, PyObject
     plain = is_of_plain_training();
     if (plain == 1 && self->gradient && !(table = PyObject_GetAttr(output, n__backward_hooks)))
         plain = -1;
-    if (plain == 1 && state) {
+    int keeps = state && keeps_values(state);
+    if (plain == 1 && state && !keeps) {
         plain = measure_at(state, output, PyLong_AsLongLong(step));
         state->seen |= plain == 1;
     }
     if (plain == 1) {
-        call = PyLong_FromLongLong(next_number((Numbers *)self->calls));
+        call = number ? held(number)
+                      : PyLong_FromLongLong(next_number((Numbers *)self->calls));
         plain = call ? 1 : -1;
     }
+    if (plain == 1 && keeps &&
+        keep_output((Gradients *)self->gradients, state, output, step, call))
+        plain = -1;
     if (plain == 1 && self->gradient && expect(self, output, node, table, step, call, of_view))
         plain = -1;
     Py_XDECREF(table);
@@ -964,7 +1103,7 @@ static int has_trained(Leaving *self) {
     return self->has_trained;
 }
 
-static int leave_plain(Leaving *self, PyObject *output) {
+static int leave_plain(Leaving *self, PyObject *output, PyObject *number) {
     if (Py_TYPE(output) != tensor_type || PySet_Size(self->busy))
         return 0;
     if (self->output && ((State *)self->output)->copies != Py_False)
@@ -974,11 +1113,34 @@ static int leave_plain(Leaving *self, PyObject *output) {
         return plain;
     PyObject *node = PyObject_GetAttr(output, n_grad_fn);
     PyObject *step = node ? PyObject_GetAttr(self->listener, n_step) : NULL;
-    plain = !step ? -1 : node == Py_None ? 0 : take_output(self, output, node, step);
+    plain = !step ? -1 : node != Py_None;
+    if (plain == 1 && begin_use((Gradients *)self->gradients)) {
+        plain = take_output(self, output, node, step, number);
+        end_use((Gradients *)self->gradients);
+    }
     Py_XDECREF(node);
     Py_XDECREF(step);
     return plain;
 }
+
+/* take(output, number): whether the output of a call that Python has followed was plain, and taken. */
+static PyObject *leaving_take(PyObject *op, PyObject *const *arguments, Py_ssize_t given) {
+    if (given != 2) {
+        PyErr_SetString(PyExc_TypeError, "take takes an output and the number of its call");
+        return NULL;
+    }
+    int plain = leave_plain((Leaving *)op, arguments[0], arguments[1]);
+    return plain < 0 ? NULL : boolean(plain);
+}
+
+static PyMethodDef leaving_methods[] = {
+    {"take", (PyCFunction)(void (*)(void))leaving_take, METH_FASTCALL,
+     "take(output, number of the call) -> whether it was plain, and was taken"},
+    {NULL, NULL, 0, NULL},
+};
+static PyType_Slot leaving_slots[] = {
+    {Py_tp_new, leaving_new}, {Py_tp_methods, leaving_methods}, LIFE_SLOTS(Leaving), {0, NULL},
+};
 
 /* leave(leaving, hook, module, args, kwargs, output): the forward hook of a module. Where the call
    is not plain, `hook` does it. PyTorch may leave out `kwargs`, see hooks.module_hook.Keywords. */
@@ -992,7 +1154,7 @@ static PyObject *leave(PyObject *module, PyObject *const *arguments, Py_ssize_t 
     int recording = is_true(PyObject_GetAttr(self->listener, n_recording));
     if (recording < 1)
         return recording ? NULL : none();
-    int plain = leave_plain(self, arguments[given - 1]);
+    int plain = leave_plain(self, arguments[given - 1], NULL);
     if (plain)
         return plain < 0 ? NULL : none();
     PyObject *passed = PyTuple_New(given - 2);
@@ -1061,7 +1223,8 @@ static PyMethodDef functions[] = {
      "bind_tensors(exchange, Tensor, Parameter, is_neg, get_num_threads) -> whether it is known"},
     {"bind_calls", bind_calls, METH_VARARGS,
      "bind_calls(current_task, top_saved_hooks, transform_running, tracing_state, "
-     "sequence_number, detach, GradHook, OrderedDict)"},
+     "sequence_number, detach, GradHook, OrderedDict, no_meter, Record, FORWARD, "
+     "is_legacy_batched, is_of_transform)"},
     {"leave", (PyCFunction)(void (*)(void))leave, METH_FASTCALL,
      "leave(leaving, hook, module, args, kwargs, output): a forward hook"},
     {"enter", (PyCFunction)(void (*)(void))enter, METH_FASTCALL,

@@ -1,4 +1,4 @@
-/* What kernel.c and calls.c know of each other. */
+/* What kernel.c, calls.c and targets.c know of each other. */
 
 #ifndef TORCHTAP_CALLS_H
 #define TORCHTAP_CALLS_H
@@ -7,12 +7,15 @@
 
 /* Of the binary to native.py, which has the same number: one more with every change that makes a
    binary of before unusable there. */
-enum { TORCHTAP_INTERFACE = 3 };
+enum { TORCHTAP_INTERFACE = 4 };
 
 /* Measures into the arguments at an address (native.KernelArgs). The GIL is held, and let go while
    the tensor is large. `replaces`: what was measured before is forgotten. */
 void torchtap_measure(const char *data, int64_t numel, int code, int64_t aim, int64_t threads,
                       int replaces);
+
+/* agreement(...), see targets.c. */
+PyObject *torchtap_agreement(PyObject *module, PyObject *arguments);
 
 /* Adds the types and functions of calls.c to the module; -1 with an exception. */
 int torchtap_add_calls(PyObject *module);

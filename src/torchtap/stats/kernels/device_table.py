@@ -163,6 +163,8 @@ class DeviceTable:
                 native.clear_block(block.address, used, block.lists)
             else:
                 rows[:used] = blank[:used]
+                if block.histograms is not None:
+                    block.histograms[:used].zero_()
 
     def _take_here(self, block: Block, first: int, used: int) -> Callable[[], _BlockTaken]:
         """Take the rows and histograms of a block on the CPU."""
@@ -241,10 +243,14 @@ class DeviceTables:
         for table in self._tables.values():
             table.clear()
 
-    def read_when_due(self) -> Iterator[tuple[int, Taken]]:
-        """Yield the steps before the last one, where they are many enough to be read."""
-        if len(self._unread) > self._behind * len(self._tables):
-            yield from self.read(len(self._tables))
+    @property
+    def are_due(self) -> bool:
+        """Return whether the steps before the last one are many enough to be read."""
+        return len(self._unread) > self._behind * len(self._tables)
+
+    def read_all_but_last(self) -> Iterator[tuple[int, Taken]]:
+        """Yield the steps before the last one."""
+        return self.read(len(self._tables))
 
     def read(self, num_left: int = 0) -> Iterator[tuple[int, Taken]]:
         """Yield what was taken, step by step, but for some at the end."""

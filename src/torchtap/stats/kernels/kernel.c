@@ -19,6 +19,7 @@
  * How it is fast. The file includes itself: once for each instruction set (TARGET), and within
  * that once for float and once for double (REAL). Plain loops with `omp simd` serve all of them;
  * the one loop that matters most, the sums of float32, has a form of its own for AVX-512 and AVX2.
+ * There bfloat16 and float16 are summed where they lie, and converted only to be read again.
  */
 
 #ifndef TARGET
@@ -49,7 +50,9 @@
 #define restrict __restrict
 #else
 #define THREAD_LOCAL _Thread_local
-#define NOINLINE __attribute__((noinline))
+/* Aligned, or a loop of a few instructions takes a tenth longer by what stands before it. */
+#define NOINLINE __attribute__((noinline, aligned(64)))
+#define ALWAYS_INLINE __attribute__((always_inline)) static inline
 #endif
 
 enum row {
@@ -110,11 +113,17 @@ typedef struct {
 } Ahead;
 static const Ahead NOTHING = {NULL, 0};
 
+/* Fewer halves than are taken at once. */
+typedef struct {
+    uint16_t elements[32], repeated[32];
+} Rest;
+
 /* One instruction set's functions. Those of double serve float64, int32 and int64. */
 typedef struct {
     const char *name;
     void (*measure_float)(const float *, int64_t, double, Ahead, Block *);
     void (*measure_double)(const double *, int64_t, double, Ahead, Block *);
+    void (*measure_half)(const void *, int64_t, int, Ahead, float *, Block *); /* or NULL */
     void (*tile_float)(const float *, int64_t, int64_t, int, double, double *, int64_t, int64_t);
     void (*tile_double)(const double *, int64_t, int64_t, int, double, double *, int64_t, int64_t);
     int64_t (*minus_zeros_float)(const float *, int64_t);
@@ -423,11 +432,18 @@ NOINLINE static void count_doubles_at(uint32_t *restrict tables, const double *r
         tables[(i & 3) * TABLE + bin_of_double(x[at[i]])]++;
 }
 
+/* By the bits, without a branch: after a ReLU zeros and other numbers alternate at random. */
 static int64_t minus_zeros_at(const void *x, int wide, const int32_t *at, int n) {
     int64_t found = 0;
-    for (int i = 0; i < n; i++) {
-        double value = wide ? ((const double *)x)[at[i]] : ((const float *)x)[at[i]];
-        found += value == 0 && signbit(value);
+    for (int i = 0; wide && i < n; i++) {
+        uint64_t bits;
+        memcpy(&bits, (const double *)x + at[i], sizeof bits);
+        found += bits == UINT64_C(1) << 63;
+    }
+    for (int i = 0; !wide && i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, (const float *)x + at[i], sizeof bits);
+        found += bits == UINT32_C(1) << 31;
     }
     return found;
 }
@@ -597,16 +613,25 @@ static void *measure_run(void *argument) {
         double wide[BUFFER];
     } buffer;
     int64_t step = run->dtype == FLOAT32 ? BLOCK : BUFFER;
+    int is_half = run->dtype == BFLOAT16 || run->dtype == FLOAT16;
+    /* What is put into a histogram has to be converted anyway. */
+    int sums_halves = is_half && target->measure_half && !run->bins.histogram;
     run->bins.tables = own_tables;
     if (run->bins.num_strata)
         run->bins.next = first_stratum(&run->bins, run->begin);
     for (int64_t i = run->begin; i < run->end; i += step) {
         int64_t n = run->end - i < step ? run->end - i : step;
-        const void *x = fetch(run->data, run->dtype, i, n, &buffer);
-        if (!lies_ready(run->dtype))
-            ask_for(run->data, run->dtype, i + n, run->end);
+        const void *x = &buffer;
         Block block;
-        measure(x, n, run->dtype, run->ahead, &block);
+        if (sums_halves) {
+            const char *place = run->data + i * ITEMSIZE[run->dtype];
+            target->measure_half(place, n, run->dtype, run->ahead, buffer.narrow, &block);
+        } else {
+            x = fetch(run->data, run->dtype, i, n, &buffer);
+            if (!lies_ready(run->dtype))
+                ask_for(run->data, run->dtype, i + n, run->end);
+            measure(x, n, run->dtype, run->ahead, &block);
+        }
         run->ahead.next += n / 32 * run->ahead.bytes;
         merge_block(run->row, &block);
         if (run->bins.histogram)
@@ -1260,6 +1285,8 @@ static PyMethodDef methods[] = {
      "clear_block(rows, num_rows, lists or 0): begin again with blank rows and no list"},
     {"add_lists", (PyCFunction)(void (*)(void))py_add_lists, METH_FASTCALL,
      "add_lists(bins, counts, size of a count, ends, num_lists, addresses of histograms)"},
+    {"agreement", torchtap_agreement, METH_VARARGS,
+     "agreement(outputs, gradients, rows, columns, factor, classes) -> see targets.c"},
     {"are_finite", (PyCFunction)(void (*)(void))py_are_finite, METH_FASTCALL,
      "are_finite(table of data, numel and dtype, count, threads) -> bool"},
     {"capabilities", py_capabilities, METH_NOARGS, "The instruction set in use."},
@@ -1285,6 +1312,9 @@ PyMODINIT_FUNC PyInit__kernel(void) {
 
 #elif !defined(REAL)
 /* ==================================================================== once per instruction set */
+
+static void TFN(from_bfloat16)(const void *from, int64_t n, void *to);
+static void TFN(from_float16)(const void *from, int64_t n, void *to);
 
 #define REAL float
 #define BITS uint32_t
@@ -1443,6 +1473,11 @@ static const Target TFN(target) = {
     TEXT(TARGET),
     NAME3(measure, float, TARGET),
     NAME3(measure, double, TARGET),
+#if LEVEL >= 2
+    TFN(measure_half),
+#else
+    NULL,
+#endif
     NAME3(tile, float, TARGET),
     NAME3(tile, double, TARGET),
     NAME3(minus_zeros, float, TARGET),
@@ -1508,6 +1543,44 @@ static inline void TFN(set_extremes)(int32_t positive, uint32_t negative, float 
     out->high = positive < 0 ? -least : FN(number)((uint32_t)positive);
     out->low = negative & SIGN ? FN(number)(negative) : least;
 }
+
+static inline void TFN(from_half)(const uint16_t *x, int64_t n, int dtype, float *to) {
+    (dtype == FLOAT16 ? TFN(from_float16) : TFN(from_bfloat16))(x, n, to);
+}
+
+/* The last halves, made as many as are taken at once: by zeros, which add nothing to sums, and by
+   the first of them, which is no new extreme. */
+static inline Rest TFN(rest)(const uint16_t *x, int n) {
+    Rest rest = {{0}, {0}};
+    for (int i = 0; i < 32; i++)
+        rest.repeated[i] = x[i < n ? i : 0];
+    memcpy(rest.elements, x, (size_t)n * 2);
+    return rest;
+}
+
+/* The extremes of halves, whose bits compare as integers too: sixteen candidates of each. `least`
+   is a magnitude's bits shifted left by one. */
+ALWAYS_INLINE void TFN(set_sizes)(__m256i positive, __m256i negative, __m256i least, int dtype,
+                                  Sums *out) {
+    __m256i ones = _mm256_set1_epi16(-1);
+    /* Turned around so that each is the smallest as unsigned, which one instruction finds. */
+    __m256i all[3] = {_mm256_xor_si256(positive, _mm256_set1_epi16(INT16_MAX)),
+                      _mm256_xor_si256(negative, ones), least};
+    uint16_t found[3];
+    float numbers[3];
+    for (int i = 0; i < 3; i++) {
+        __m128i upper = _mm256_extracti128_si256(all[i], 1);
+        __m128i eight = _mm_min_epu16(_mm256_castsi256_si128(all[i]), upper);
+        found[i] = (uint16_t)_mm_cvtsi128_si32(_mm_minpos_epu16(eight));
+    }
+    found[0] ^= INT16_MAX;
+    found[1] ^= UINT16_MAX;
+    found[2] >>= 1;
+    TFN(from_half)(found, 3, dtype, numbers);
+    out->least = numbers[2];
+    out->high = found[0] & 0x8000 ? -numbers[2] : numbers[0];
+    out->low = found[1] & 0x8000 ? numbers[1] : numbers[2];
+}
 #endif
 
 #if LEVEL == 3 && MANTISSA == 23
@@ -1568,15 +1641,26 @@ static inline void take_tail(Lanes512 *t, const float *x, int64_t n) {
     take_sums(t, wide[0], wide[1], wide[2], wide[3]);
 }
 
+static inline void TFN(start)(Lanes512 *t) {
+    t->sum[0] = t->sum[1] = t->l1[0] = t->l1[1] = _mm512_setzero_pd();
+    t->squares[0] = t->squares[1] = t->squares[2] = t->squares[3] = _mm512_setzero_pd();
+    t->negative[0] = t->negative[1] = _mm512_setzero_si512();
+    t->one = _mm512_set1_pd(1);
+    __asm__("" : "+v"(t->one)); /* Else the compiler knows that multiplying by 1 is adding. */
+    t->positive[0] = t->positive[1] = _mm512_set1_epi32(INT32_MIN);
+    t->least[0] = t->least[1] = _mm512_set1_ps(INFINITY);
+}
+
+static inline void TFN(add_up)(const Lanes512 *t, Sums *out) {
+    out->sum = _mm512_reduce_add_pd(_mm512_add_pd(t->sum[0], t->sum[1]));
+    out->l1 = _mm512_reduce_add_pd(_mm512_add_pd(t->l1[0], t->l1[1]));
+    out->squares = _mm512_reduce_add_pd(_mm512_add_pd(
+        _mm512_add_pd(t->squares[0], t->squares[1]), _mm512_add_pd(t->squares[2], t->squares[3])));
+}
+
 static void FN(sums)(const float *x, int64_t n, Ahead ahead, Sums *out) {
     Lanes512 t;
-    t.sum[0] = t.sum[1] = t.l1[0] = t.l1[1] = _mm512_setzero_pd();
-    t.squares[0] = t.squares[1] = t.squares[2] = t.squares[3] = _mm512_setzero_pd();
-    t.negative[0] = t.negative[1] = _mm512_setzero_si512();
-    t.one = _mm512_set1_pd(1);
-    __asm__("" : "+v"(t.one)); /* Else the compiler knows that multiplying by 1 is adding. */
-    t.positive[0] = t.positive[1] = _mm512_set1_epi32(INT32_MIN);
-    t.least[0] = t.least[1] = _mm512_set1_ps(INFINITY);
+    TFN(start)(&t);
     int64_t i = 0;
     for (; i + 32 <= n; i += 32) {
         __builtin_prefetch(ahead.next, 1, 2);
@@ -1591,10 +1675,63 @@ static void FN(sums)(const float *x, int64_t n, Ahead ahead, Sums *out) {
     int32_t positive = _mm512_reduce_max_epi32(_mm512_max_epi32(t.positive[0], t.positive[1]));
     uint32_t negative = _mm512_reduce_max_epu32(_mm512_max_epu32(t.negative[0], t.negative[1]));
     TFN(set_extremes)(positive, negative, least, out);
-    out->sum = _mm512_reduce_add_pd(_mm512_add_pd(t.sum[0], t.sum[1]));
-    out->l1 = _mm512_reduce_add_pd(_mm512_add_pd(t.l1[0], t.l1[1]));
-    out->squares = _mm512_reduce_add_pd(_mm512_add_pd(
-        _mm512_add_pd(t.squares[0], t.squares[1]), _mm512_add_pd(t.squares[2], t.squares[3])));
+    TFN(add_up)(&t, out);
+}
+
+typedef struct {
+    __m512i positive, negative, least;
+} Halves512;
+
+ALWAYS_INLINE void TFN(take_sizes)(Halves512 *t, __m512i bits) {
+    t->positive = _mm512_max_epi16(t->positive, bits);
+    t->negative = _mm512_max_epu16(t->negative, bits);
+    t->least = _mm512_min_epu16(t->least, _mm512_add_epi16(bits, bits));
+}
+
+static inline __m256i ymm(__m512i x, int upper) {
+    return upper ? _mm512_extracti64x4_epi64(x, 1) : _mm512_castsi512_si256(x);
+}
+
+/* In any order: of bfloat16 the two halves of each lane become the upper halves of floats. */
+ALWAYS_INLINE void TFN(take_halves)(Lanes512 *t, const uint16_t *from, int dtype) {
+    __m512 x[2];
+    if (dtype == FLOAT16) {
+        x[0] = _mm512_cvtph_ps(_mm256_loadu_si256((const void *)from));
+        x[1] = _mm512_cvtph_ps(_mm256_loadu_si256((const void *)(from + 16)));
+    } else {
+        __m512i bits = _mm512_loadu_si512(from), zero = _mm512_setzero_si512();
+        x[0] = _mm512_castsi512_ps(_mm512_unpacklo_epi16(zero, bits));
+        x[1] = _mm512_castsi512_ps(_mm512_unpackhi_epi16(zero, bits));
+    }
+    __m512d wide[4];
+    for (int i = 0; i < 2; i++) {
+        wide[2 * i] = _mm512_cvtps_pd(_mm512_castps512_ps256(x[i]));
+        wide[2 * i + 1] = _mm512_cvtps_pd(_mm512_extractf32x8_ps(x[i], 1));
+    }
+    take_sums(t, wide[0], wide[1], wide[2], wide[3]);
+}
+
+ALWAYS_INLINE void TFN(sums_of_halves)(const uint16_t *x, int64_t n, int dtype, Ahead ahead,
+                                       Sums *out) {
+    Lanes512 t;
+    TFN(start)(&t);
+    Halves512 sizes = {_mm512_set1_epi16(INT16_MIN), _mm512_setzero_si512(), _mm512_set1_epi16(-1)};
+    int64_t i = 0;
+    for (; i + 32 <= n; i += 32) {
+        __builtin_prefetch(ahead.next, 1, 2);
+        ahead.next += ahead.bytes;
+        TFN(take_sizes)(&sizes, _mm512_loadu_si512(x + i));
+        TFN(take_halves)(&t, x + i, dtype);
+    }
+    if (i < n) {
+        Rest rest = TFN(rest)(x + i, (int)(n - i));
+        TFN(take_sizes)(&sizes, _mm512_loadu_si512(rest.repeated));
+        TFN(take_halves)(&t, rest.elements, dtype);
+    }
+    TFN(set_sizes)(_mm256_max_epi16(ymm(sizes.positive, 0), ymm(sizes.positive, 1)),
+                   _mm256_max_epu16(ymm(sizes.negative, 0), ymm(sizes.negative, 1)),
+                   _mm256_min_epu16(ymm(sizes.least, 0), ymm(sizes.least, 1)), dtype, out);
+    TFN(add_up)(&t, out);
 }
 #elif LEVEL == 2 && MANTISSA == 23
 /* What limits this loop is the number of instructions: an element is converted once, and extremes
@@ -1606,13 +1743,7 @@ typedef struct {
 
 static inline __m256d sized(__m256d x) { return _mm256_andnot_pd(_mm256_set1_pd(-0.0), x); }
 
-static inline void take_eight(Lanes256 *t, const float *x, int i) {
-    __m256i bits = _mm256_loadu_si256((const void *)x);
-    __asm__("" : "+x"(bits)); /* Read once for all three extremes. */
-    t->positive = _mm256_max_epi32(t->positive, bits);
-    t->negative = _mm256_max_epu32(t->negative, bits);
-    t->least = _mm256_min_epu32(t->least, _mm256_add_epi32(bits, bits));
-    __m256d a = _mm256_cvtps_pd(_mm_loadu_ps(x)), b = _mm256_cvtps_pd(_mm_loadu_ps(x + 4));
+static inline void take_eight(Lanes256 *t, __m256d a, __m256d b, int i) {
     t->squares[i] = _mm256_fmadd_pd(a, a, t->squares[i]);
     t->squares[i + 1] = _mm256_fmadd_pd(b, b, t->squares[i + 1]);
     t->sum = _mm256_add_pd(t->sum, _mm256_add_pd(a, b));
@@ -1645,16 +1776,37 @@ static void TFN(add_sums)(Sums *to, const Sums *from) {
     to->least = from->least < to->least ? from->least : to->least;
 }
 
+static inline void TFN(start)(Lanes256 *t) {
+    t->sum = t->l1 = _mm256_setzero_pd();
+    t->squares[0] = t->squares[1] = t->squares[2] = t->squares[3] = _mm256_setzero_pd();
+    t->positive = _mm256_set1_epi32(INT32_MIN);
+    t->negative = _mm256_setzero_si256();
+    t->least = _mm256_set1_epi32((int32_t)(INFINITE << 1));
+}
+
+static inline void TFN(add_up)(const Lanes256 *t, Sums *out) {
+    out->sum = sum_of_four(t->sum);
+    out->l1 = sum_of_four(t->l1);
+    out->squares = sum_of_four(_mm256_add_pd(_mm256_add_pd(t->squares[0], t->squares[1]),
+                                             _mm256_add_pd(t->squares[2], t->squares[3])));
+}
+
+static inline void take_floats(Lanes256 *t, const float *x, int i) {
+    __m256i bits = _mm256_loadu_si256((const void *)x);
+    __asm__("" : "+x"(bits)); /* Read once for all three extremes. */
+    t->positive = _mm256_max_epi32(t->positive, bits);
+    t->negative = _mm256_max_epu32(t->negative, bits);
+    t->least = _mm256_min_epu32(t->least, _mm256_add_epi32(bits, bits));
+    take_eight(t, _mm256_cvtps_pd(_mm_loadu_ps(x)), _mm256_cvtps_pd(_mm_loadu_ps(x + 4)), i);
+}
+
 static void FN(sums)(const float *x, int64_t n, Ahead ahead, Sums *out) {
     Lanes256 t;
-    t.sum = t.l1 = t.squares[0] = t.squares[1] = t.squares[2] = t.squares[3] = _mm256_setzero_pd();
-    t.positive = _mm256_set1_epi32(INT32_MIN);
-    t.negative = _mm256_setzero_si256();
-    t.least = _mm256_set1_epi32((int32_t)(INFINITE << 1));
+    TFN(start)(&t);
     int64_t i = 0;
     for (; i + 16 <= n; i += 16) {
-        take_eight(&t, x + i, 0);
-        take_eight(&t, x + i + 8, 2);
+        take_floats(&t, x + i, 0);
+        take_floats(&t, x + i + 8, 2);
         __builtin_prefetch(ahead.next, 1, 2);
         ahead.next += ahead.bytes / 2;
     }
@@ -1662,15 +1814,59 @@ static void FN(sums)(const float *x, int64_t n, Ahead ahead, Sums *out) {
     __asm__("" : "+x"(t.positive), "+x"(t.negative), "+x"(t.least));
     TFN(set_extremes)(largest(t.positive), (uint32_t)largest_unsigned(t.negative),
                       FN(number)((uint32_t)smallest_unsigned(t.least) >> 1), out);
-    out->sum = sum_of_four(t.sum);
-    out->l1 = sum_of_four(t.l1);
-    out->squares = sum_of_four(_mm256_add_pd(_mm256_add_pd(t.squares[0], t.squares[1]),
-                                             _mm256_add_pd(t.squares[2], t.squares[3])));
+    TFN(add_up)(&t, out);
     if (i < n) {
         Sums rest;
         FN(plain_sums)(x + i, n - i, &rest);
         TFN(add_sums)(out, &rest);
     }
+}
+
+typedef struct {
+    __m256i positive, negative, least;
+} Halves256;
+
+ALWAYS_INLINE void TFN(take_sizes)(Halves256 *t, __m256i bits) {
+    t->positive = _mm256_max_epi16(t->positive, bits);
+    t->negative = _mm256_max_epu16(t->negative, bits);
+    t->least = _mm256_min_epu16(t->least, _mm256_add_epi16(bits, bits));
+}
+
+/* In any order: of bfloat16 the two halves of each lane become the upper halves of floats. */
+ALWAYS_INLINE void TFN(take_halves)(Lanes256 *t, const uint16_t *from, int dtype) {
+    __m256 x[2];
+    if (dtype == FLOAT16) {
+        x[0] = _mm256_cvtph_ps(_mm_loadu_si128((const void *)from));
+        x[1] = _mm256_cvtph_ps(_mm_loadu_si128((const void *)(from + 8)));
+    } else {
+        __m256i bits = _mm256_loadu_si256((const void *)from), zero = _mm256_setzero_si256();
+        x[0] = _mm256_castsi256_ps(_mm256_unpacklo_epi16(zero, bits));
+        x[1] = _mm256_castsi256_ps(_mm256_unpackhi_epi16(zero, bits));
+    }
+    for (int i = 0; i < 2; i++)
+        take_eight(t, _mm256_cvtps_pd(_mm256_castps256_ps128(x[i])),
+                   _mm256_cvtps_pd(_mm256_extractf128_ps(x[i], 1)), 2 * i);
+}
+
+ALWAYS_INLINE void TFN(sums_of_halves)(const uint16_t *x, int64_t n, int dtype, Ahead ahead,
+                                       Sums *out) {
+    Lanes256 t;
+    TFN(start)(&t);
+    Halves256 sizes = {_mm256_set1_epi16(INT16_MIN), _mm256_setzero_si256(), _mm256_set1_epi16(-1)};
+    int64_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        TFN(take_sizes)(&sizes, _mm256_loadu_si256((const void *)(x + i)));
+        TFN(take_halves)(&t, x + i, dtype);
+        __builtin_prefetch(ahead.next, 1, 2);
+        ahead.next += ahead.bytes / 2;
+    }
+    if (i < n) {
+        Rest rest = TFN(rest)(x + i, (int)(n - i));
+        TFN(take_sizes)(&sizes, _mm256_loadu_si256((const void *)rest.repeated));
+        TFN(take_halves)(&t, rest.elements, dtype);
+    }
+    TFN(set_sizes)(sizes.positive, sizes.negative, sizes.least, dtype, out);
+    TFN(add_up)(&t, out);
 }
 #else
 static void FN(sums)(const REAL *x, int64_t n, Ahead ahead, Sums *out) {
@@ -1774,26 +1970,78 @@ static void FN(careful)(const REAL *x, int64_t n, REAL limit, Block *block) {
     block->m2 = around <= DBL_MAX ? fmax(around - rest * rest / block->finite, 0) : INFINITY;
 }
 
-static void FN(measure)(const REAL *x, int64_t n, double limit, Ahead ahead, Block *block) {
-    Sums sums;
-    FN(sums)(x, n, ahead, &sums);
-    *block = (Block){.numel = (double)n, .low = INFINITY, .high = -INFINITY, .least = sums.least};
-    if (!(sums.squares <= DBL_MAX)) {
+/* Mean of a block, and its sum of squared deviations as far as that does not cancel. */
+static inline double FN(mean)(const Sums *sums, int64_t n) { return n ? sums->sum / (double)n : 0; }
+
+static inline double FN(m2)(const Sums *sums, int64_t n) {
+    return sums->squares - sums->sum * FN(mean)(sums, n);
+}
+
+/* What the sums of a block tell; its elements are read again only where they do not suffice. */
+static void FN(conclude)(const REAL *x, int64_t n, double limit, const Sums *sums, Block *block) {
+    *block = (Block){.numel = (double)n, .low = INFINITY, .high = -INFINITY, .least = sums->least};
+    if (!(sums->squares <= DBL_MAX)) {
         FN(careful)(x, n, (REAL)limit, block);
         return;
     }
     block->finite = (double)n;
-    block->l1 = sums.l1;
-    block->squares = sums.squares;
-    block->low = sums.low;
-    block->high = sums.high;
-    block->mean = n ? sums.sum / (double)n : 0;
-    block->m2 = sums.squares - sums.sum * block->mean;
-    if (block->m2 * 1e4 < sums.squares)
-        block->m2 = sums.low == sums.high ? 0 : fmax(FN(spread)(x, n, block->mean), 0);
-    if (sums.least < limit)
+    block->l1 = sums->l1;
+    block->squares = sums->squares;
+    block->low = sums->low;
+    block->high = sums->high;
+    block->mean = FN(mean)(sums, n);
+    block->m2 = FN(m2)(sums, n);
+    if (block->m2 * 1e4 < sums->squares)
+        block->m2 = sums->low == sums->high ? 0 : fmax(FN(spread)(x, n, block->mean), 0);
+    if (sums->least < limit)
         FN(tiny)(x, n, (REAL)limit, block);
 }
+
+static void FN(measure)(const REAL *x, int64_t n, double limit, Ahead ahead, Block *block) {
+    Sums sums;
+    FN(sums)(x, n, ahead, &sums);
+    FN(conclude)(x, n, limit, &sums, block);
+}
+
+#if LEVEL >= 2 && MANTISSA == 23
+/* The same as `tiny`, of halves where they lie: of at most BUFFER, which 16 bits count. */
+static void TFN(tiny_halves)(const uint16_t *x, int64_t n, int dtype, Block *block) {
+    uint16_t below = dtype == FLOAT16 ? 0x0400 : 0x0080, least = UINT16_MAX, zeros = 0, small = 0;
+    SIMD(reduction(+ : zeros) reduction(min : least))
+    for (int64_t i = 0; i < n; i++) {
+        uint16_t size = x[i] & 0x7fff, before = (uint16_t)(size - 1);
+        zeros += size == 0;
+        least = before < least ? before : least;
+    }
+    float number;
+    least++;
+    TFN(from_half)(&least, 1, dtype, &number);
+    block->zeros = zeros;
+    block->least = zeros == n ? 0 : number;
+    if (zeros == n || least >= below)
+        return;
+    SIMD(reduction(+ : small))
+    for (int64_t i = 0; i < n; i++)
+        small += (x[i] & 0x7fff) < below;
+    block->subnormal = small - zeros;
+}
+
+/* A block of bfloat16 or float16. It is converted only where floats are to be read again. */
+static void TFN(measure_half)(const void *from, int64_t n, int dtype, Ahead ahead, float *buffer,
+                              Block *block) {
+    Sums sums;
+    if (dtype == FLOAT16)
+        TFN(sums_of_halves)(from, n, FLOAT16, ahead, &sums);
+    else
+        TFN(sums_of_halves)(from, n, BFLOAT16, ahead, &sums);
+    int suffices = sums.squares <= DBL_MAX && FN(m2)(&sums, n) * 1e4 >= sums.squares;
+    if (!suffices)
+        TFN(from_half)(from, n, dtype, buffer);
+    FN(conclude)(buffer, n, suffices ? 0 : LIMIT[dtype], &sums, block);
+    if (suffices && sums.least < LIMIT[dtype])
+        TFN(tiny_halves)(from, n, dtype, block);
+}
+#endif
 
 /* --------------------------------------------------------- columns: one lane for each of them */
 

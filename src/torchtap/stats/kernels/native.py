@@ -26,7 +26,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-_INTERFACE = 3
+_INTERFACE = 4
 """The binary has the same number, from ``calls.h``, or it was built from other sources."""
 _STALE = (
     "torchtap's native kernel was built from other sources, and stock operations measure instead, "
@@ -179,19 +179,18 @@ class TakenBlock:
         rows: address of ``float64[num_rows, 16]``.
         num_rows: how many to copy.
         lists: of the block, if it has them.
+
+    Attributes:
+        has_full: whether any histogram is counted outside of the lists.
     """
 
-    __slots__ = ("_data", "_sizes")
+    __slots__ = ("_data", "_sizes", "has_full")
 
     def __init__(self, rows: int, num_rows: int, lists: SparseLog | None) -> None:
         address = 0 if lists is None else lists.address
         self._data: bytes = _kernel.take_block(rows, num_rows, address)
         self._sizes = _SIZES.unpack_from(self._data)
-
-    @property
-    def has_full(self) -> bool:
-        """Return whether any histogram is counted outside of the lists."""
-        return bool(self._sizes[4])
+        self.has_full = bool(self._sizes[4])
 
     def rows(self) -> NDArray[np.float64]:
         """Return the rows, ``float64[rows, 16]``."""
@@ -247,13 +246,13 @@ class KernelArgs:
         self._held = row, histogram, lists
         wanted = 0 if histogram is None else histogram.data_ptr()
         room = 0 if lists is None else lists.address
-        self._fields = np.array([row.data_ptr(), wanted, sample, room, owner, *[0] * 6])
-        self.address = int(self._fields.ctypes.data)
+        self._fields = array("q", (row.data_ptr(), wanted, sample, room, owner, *[0] * 6))
+        self.address = self._fields.buffer_info()[0]
 
     @property
     def sample(self) -> int:
         """Elements that the histogram counts, 0 for all."""
-        return int(self._fields[2])
+        return self._fields[2]
 
     @sample.setter
     def sample(self, wanted: int) -> None:
@@ -263,15 +262,16 @@ class KernelArgs:
         """Add samples to ``sums``, and their number to ``num_samples``, or do not any more."""
         self._summed = sums, num_samples
         if sums is None or num_samples is None:
-            self._fields[5:8] = 0
+            summed = 0, 0, 0
         else:
-            self._fields[5:8] = sums.data_ptr(), sums.numel(), num_samples.data_ptr()
+            summed = sums.data_ptr(), sums.numel(), num_samples.data_ptr()
+        self._fields[5:8] = array("q", summed)
 
     def slice_into(self, slices: Sequence[SliceRows]) -> None:
         """Measure slices of each tensor too, along some dims."""
         table = np.array([[one.rows.ctypes.data, len(one.rows), one.inner] for one in slices])
         self._sliced = slices, table
-        self._fields[9:11] = table.ctypes.data, len(slices)
+        self._fields[9:11] = array("q", (table.ctypes.data, len(slices)))
 
 
 class SliceRows(NamedTuple):
@@ -386,12 +386,47 @@ def _lies_ready(tensor: Tensor) -> bool:
     return not tensor.is_nested and (tensor.is_contiguous() or fills_its_memory(tensor))
 
 
+def agreement(
+    outputs: Tensor,
+    gradients: Tensor,
+    shape: tuple[int, int],
+    factor: float | None,
+    classes: Tensor | None,
+) -> tuple[float | None, float, float] | None:
+    """Return the correlation of outputs and targets, and the lowest and the highest target.
+
+    See ``capture/target_agreement.py``. ``None`` where the kernel does not read these tensors, or
+    their gradient does not tell a class of each row.
+
+    Args:
+        outputs: of a model.
+        gradients: of a loss, at the outputs.
+        shape: how many rows and columns both are read as.
+        factor: by which a gradient gives the error, of a squared one.
+        classes: takes the classes, ``int64[rows]``, where there is no factor.
+    """
+    if not _available or not _are_in_order(outputs) or not _are_in_order(gradients):
+        return None
+    addresses = outputs.data_ptr(), gradients.data_ptr()
+    if not all(addresses):
+        return None
+    place = 0 if classes is None else classes.data_ptr()
+    return _kernel.agreement(*addresses, *shape, factor or 0.0, place)
+
+
+def _are_in_order(numbers: Tensor) -> bool:
+    """Return whether these are float32, one after the other in the order of their places."""
+    is_float = numbers.dtype is torch.float32 and not numbers.is_neg()
+    return is_float and _lies_ready(numbers) and numbers.is_contiguous()
+
+
 def drain(rows: Tensor, histograms: Tensor, scratch: Scratch | None = None) -> Drained:
     """Take the counts out of many histograms.
 
     Args:
         rows: ``float64[rows, 16]``; what counted nothing is skipped.
-        histograms: ``int64[rows, 8192]``; empty afterwards.
+        histograms: ``int64[rows, 8192]``; the binary leaves them empty, Python leaves them as they
+            are, to be emptied with their rows.
         scratch: room for the bins and counts of all rows, from :func:`make_scratch`; memory that
             is new every time costs more than what is written into it.
 
@@ -421,8 +456,21 @@ def make_scratch(num_rows: int) -> Scratch:
     return np.empty(size, dtype=np.uint16), np.empty(size, dtype=np.int64)
 
 
+def addresses_in(
+    blocks: Sequence[NDArray[np.int64]], places: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return the addresses of full histograms; arguments of :func:`add_lists`."""
+    which, rows = np.divmod(places, len(blocks[0]))
+    starts = np.array([block.ctypes.data for block in blocks])
+    addresses: NDArray[np.int64] = starts[which] + rows * blocks[0].strides[0]
+    return addresses
+
+
 def add_lists(
-    drained: Drained, blocks: Sequence[NDArray[np.int64]], places: NDArray[np.int64]
+    drained: Drained,
+    blocks: Sequence[NDArray[np.int64]],
+    places: NDArray[np.int64],
+    addresses: NDArray[np.int64] | None = None,
 ) -> None:
     """Add lists of bins and counts to full histograms.
 
@@ -430,17 +478,18 @@ def add_lists(
         drained: the lists.
         blocks: the histograms, ``int64[n, 8192]`` each with the same ``n``, one after the other.
         places: which of them each list is added to.
+        addresses: of these, where they are known.
     """
     bins, counts, ends = drained
     if not len(places):
         return
-    which, rows = np.divmod(places, len(blocks[0]))
     if _available:
-        starts = np.array([block.ctypes.data for block in blocks])
-        addresses = starts[which] + rows * blocks[0].strides[0]
+        if addresses is None:
+            addresses = addresses_in(blocks, places)
         arrays = bins.ctypes.data, counts.ctypes.data, counts.itemsize, ends.ctypes.data
         _kernel.add_lists(*arrays, len(ends), addresses.ctypes.data)
         return
+    which, rows = np.divmod(places, len(blocks[0]))
     lists = zip(which.tolist(), rows.tolist(), pairwise((0, *ends)), strict=True)
     for block, row, (start, end) in lists:
         blocks[block][row][bins[start:end]] += counts[start:end]
@@ -453,7 +502,6 @@ def _drain(rows: Tensor, histograms: Tensor, ends: NDArray[np.int64]) -> Drained
     lengths = np.zeros_like(ends)
     lengths[places] = np.bincount(which, minlength=len(places))
     ends[:] = np.cumsum(lengths)
-    histograms[torch.from_numpy(places)] = 0
     return bins.astype(np.uint16), full[which, bins], ends
 
 

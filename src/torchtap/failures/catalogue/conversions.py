@@ -1,0 +1,232 @@
+"""Values, dtypes and devices that a tensor is not made of."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchtap.failures.catalogue.creation import first_argument
+from torchtap.failures.failure import Failure
+from torchtap.failures.operands import (
+    dtype_word,
+)
+from torchtap.failures.parsed_source import grouped, written
+from torchtap.failures.situation_row import Situation, SituationRow
+
+
+def _overflow(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    name = found["type"].rpartition(":")[2].strip()
+    dtype = getattr(torch, dtype_word(name), None)
+    is_float = isinstance(dtype, torch.dtype) and dtype.is_floating_point
+    bounds = ""
+    if isinstance(dtype, torch.dtype):
+        info = torch.finfo(dtype) if is_float else torch.iinfo(dtype)
+        bounds = (
+            f", which holds {info.min:g} to {info.max:g}"
+            if is_float
+            else (f", which holds {info.min} to {info.max}")
+        )
+    is_wide = dtype in (torch.float32, torch.float64)
+    is_mask = "masked_fill" in (failure.user.text if failure.user else "")
+    return {
+        "dtype_name": dtype_word(name),
+        "bounds": bounds,
+        "is_mask": is_float and is_mask,
+        "is_float": is_float and not is_wide,
+        "is_wide": is_wide,
+        "is_whole": not is_float,
+    }
+
+
+def _inferred(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    kind = found["given"].rpartition(".")[2]
+    name = first_argument(failure)
+    kinds = ("NoneType", "dict", "Image", "Tensor")
+    node = None if failure.user is None else failure.user.expression
+    given = node.args[0] if isinstance(node, ast.Call) and node.args else None
+    value: Any = None if failure.user is None or given is None else failure.user.value_of(given)
+    is_pair = kind == "dict" and type(value) is tuple
+    return {
+        "is_pair": is_pair,
+        "kind": kind,
+        "name": name,
+        "is_none": kind == "NoneType",
+        "is_dict": kind == "dict" and isinstance(value, dict),
+        "is_image": "Image" in kind,
+        "is_other": kind not in kinds and "Image" not in kind,
+    }
+
+
+_METHODS = {"long int": "long", "int": "int", "float": "float", "double": "double"}
+
+
+def _classes(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    name = first_argument(failure)
+    method = _METHODS.get(found["wanted"] or "", "")
+    return {
+        "name": name,
+        "converted": f"{grouped(name)}.{method}()" if method else "",
+        "number": found["number"] or "",
+        "what": f"one {found['number']}" if found["number"] else f"a tensor of {found['given']}",
+    }
+
+
+def _dtype(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    node = None if failure.user is None else failure.user.expression
+    keywords = getattr(node, "keywords", [])
+    given = next((one.value for one in keywords if one.arg == "dtype"), None)
+    text = written(given) if given is not None else found["name"] or ""
+    word = text.strip("\"'").rpartition(".")[2]
+    return {"text": text or "another object", "meant": word if hasattr(torch, word) else "float32"}
+
+
+def _device(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    given = found["given"].rpartition(":")[0] or found["given"]
+    return {"is_gpu": given.lower() in ("gpu", "cude", "cuda", "nvidia", "cudda")}
+
+
+def _formatted(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    value = failure.argument().value
+    many = value.numel() if isinstance(value, Tensor) else 0
+    return {"is_many": many > 1, "numel": many or "several", "base": _base(failure)}
+
+
+def _chosen(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    """Return how a list gives the elements of which a tensor holds the numbers."""
+    frame = failure.user
+    node = None if frame is None else frame.expression
+    if frame is None or not isinstance(node, ast.Subscript):
+        return {"chosen": "", "is_other": True}
+    index, held = frame.value_of(node.slice), frame.value_of(node.value)
+    is_several = isinstance(index, Tensor) and index.numel() > 1 and isinstance(held, list | tuple)
+    name, at = written(node.value, frame.file), grouped(written(node.slice, frame.file))
+    chosen = f"[{name}[at] for at in {at}.tolist()]" if is_several else ""
+    return {"chosen": chosen, "is_other": not is_several}
+
+
+def _base(failure: Failure) -> str:
+    """Return what an operator or a format of the program takes first, as it is written."""
+    frame = failure.user
+    node = None if frame is None else frame.expression
+    match node:
+        case ast.BinOp(left=base) | ast.FormattedValue(value=base):
+            return written(base, "" if frame is None else frame.file)
+        case ast.JoinedStr(values=parts):
+            held = [one.value for one in parts if isinstance(one, ast.FormattedValue)]
+            return ast.unparse(held[0]) if len(held) == 1 else "x"
+        case ast.Call(args=[base, *_]):
+            return written(base, "" if frame is None else frame.file)
+    return "x"
+
+
+SITUATIONS: dict[str, Situation] = {
+    "value of no dtype": SituationRow(
+        "A tensor holds numbers, and {name} holds a {kind}.",
+        (
+            "is_none",
+            "Check what gave None: a function without return, or a value that is missing; "
+            "float('nan') stands for one.",
+        ),
+        (
+            "is_pair",
+            "It is a tuple whose other part is a dict, as env.reset() returns it: {name_it}[0].",
+        ),
+        ("is_dict", "Take out what is meant: {name_it}[key], or list({name_it}.values())."),
+        (
+            "is_image",
+            "Convert the picture: torch.from_numpy(numpy.array({name})), or "
+            "transforms.ToTensor()({name}).",
+        ),
+        ("is_other", "Give numbers, or an array of them."),
+        facts=_inferred,
+    ),
+    "class of a tensor": SituationRow(
+        "An old class of tensors, such as torch.FloatTensor, takes sizes, lists and tensors of its "
+        "own dtype, and got {what}.",
+        ("converted", "Convert it: {converted}."),
+        ("number", "Make a tensor of it: torch.tensor({name})."),
+        facts=_classes,
+    ),
+    "name of a dtype": SituationRow(
+        "A dtype is an object of torch, and got {text}.",
+        "Give that of torch: torch.{meant}.",
+        facts=_dtype,
+    ),
+    "name of a device": SituationRow(
+        "There is no device named {given!r}.",
+        ("is_gpu", "A GPU of NVIDIA is 'cuda', or 'cuda:0' with its number."),
+        "Take one that is there: 'cuda' if torch.cuda.is_available() else 'cpu'.",
+        facts=_device,
+    ),
+    "format of a tensor": SituationRow(
+        "{base} has {numel} elements, and a format such as :.2f is for one number.",
+        ("is_many", "If one number is meant, say which: {base_it}.mean().item() for the mean."),
+        "Print all of them: {base_it}.tolist().",
+        about="argument",
+        facts=_formatted,
+    ),
+    "tensor as an index": SituationRow(
+        "An integer is needed, and a tensor of several elements or of floats was given.",
+        (
+            "chosen",
+            "If a list is to give the elements of several numbers, go through them: {chosen}.",
+        ),
+        ("is_other", "If it is a tensor of one, take the number out of it: int(x)."),
+        (
+            "is_other",
+            "If a list is to be multiplied with a tensor, make a tensor of the list first: "
+            "torch.tensor(...).",
+        ),
+        about="tensors",
+        facts=_chosen,
+    ),
+    "number too large": SituationRow(
+        "A number does not fit into {dtype_name}{bounds}.",
+        (
+            "is_mask",
+            "To hide scores before a softmax, take the least number of the dtype: "
+            "torch.finfo(x.dtype).min; or float('-inf'), where no row is hidden whole.",
+        ),
+        ("is_float", "Compute in float32 there: x.float()."),
+        (
+            "is_wide",
+            "If it is complex, say which part is meant: x.real, or x.abs(); if it is too "
+            "large, give "
+            "a wider dtype.",
+        ),
+        ("is_whole", "Give a wider dtype: torch.int64."),
+        about="tensors",
+        facts=_overflow,
+    ),
+    "floats alone": SituationRow(
+        "This is defined for floating point numbers, and {name} holds {kept}.",
+        "Convert it: {name_it}.float().",
+        about="argument",
+    ),
+    "power of integers": SituationRow(
+        "{base} holds integers, whose negative powers are no integers.",
+        "Convert it: {base_it}.float().",
+        about="argument",
+        facts=lambda failure, found: {"base": _base(failure)},
+    ),
+    "no bounds": SituationRow(
+        "clamp was given no bound.",
+        "Say one at least: {name_it}.clamp(min=0), or max=...",
+        about="argument",
+    ),
+    "dtype of a gradient": SituationRow(
+        "A gradient has the dtype of its tensor, and {what} was assigned.",
+        ("given_too", "Convert it: x.grad = gradient.to(x.dtype)."),
+        ("kind_too", "Give a tensor: torch.zeros_like(x), or None for none."),
+        facts=lambda failure, found: {
+            "what": found["given"] or f"a value of type {found['kind']}",
+            "given_too": found["given"] or "",
+            "kind_too": found["kind"] or "",
+        },
+    ),
+}

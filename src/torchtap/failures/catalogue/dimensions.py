@@ -1,0 +1,111 @@
+"""Dimensions that a tensor does not have."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from torchtap.failures.failure import Failure
+from torchtap.failures.lost_dimensions import kept_dimension
+from torchtap.failures.situation_row import Situation, SituationRow
+
+
+def _dimension(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    operand, value = failure.argument(), failure.argument().value
+    dim = int(found["dim"])
+    wanted = dim + 1 if dim >= 0 else -dim
+    num = value.dim() if isinstance(value, Tensor) else int(found["high"]) + 1
+    called = getattr(getattr(_call(failure), "func", None), "attr", "")
+    squeezed = kept_dimension(failure, operand, wanted)
+    is_joined = called in ("cat", "concat", "concatenate") and num == 1
+    return {
+        "num": num,
+        "squeezed": squeezed,
+        "is_joined": is_joined,
+        "may_lack_batch": num + 1 == wanted and not is_joined and not squeezed,
+    }
+
+
+def _ordered(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    """The order that brings the last dimension to its place, where it was that which was named."""
+    given, wanted = int(found["given"]), int(found["wanted"])
+    frame, node = failure.user, None if failure.user is None else failure.user.expression
+    args = node.args if isinstance(node, ast.Call) else []
+    values = [frame.value_of(one) for one in args] if frame is not None else []
+    values = values[0] if len(values) == 1 and isinstance(values[0], list) else values
+    is_named = sorted(one for one in values if type(one) is int) == list(range(wanted))
+    moved = [*range(wanted - 1)]
+    at = values.index(wanted - 1) if is_named else -1
+    moved.insert(at, wanted - 1)
+    order = list(range(given - 1))
+    # Of pictures without a batch the channels come first; of a batch they follow it.
+    order.insert(0 if given == 3 else at if given < wanted else at + 1, given - 1)
+    is_last = is_named and values == moved and at < wanted - 1 and 2 < given < 7
+    return {
+        "is_less": given + 1 == wanted and given > 2,
+        "is_plain": given + 1 == wanted == 3,
+        "order": ", ".join(map(str, order)) if is_last and abs(given - wanted) == 1 else "",
+    }
+
+
+def _call(failure: Failure) -> ast.AST | None:
+    """Return the expression of the operation, where the source tells."""
+    if not failure.operands:
+        return None
+    return failure.frames[failure.operands[0].depth].expression
+
+
+SITUATIONS: dict[str, Situation] = {
+    "no such dimension": SituationRow(
+        "Dimension {dim} was asked of {name}, which has {num} dimensions, counted from 0.",
+        ("squeezed", "{squeezed}"),
+        (
+            "is_joined",
+            "If the vectors are to stand side by side as columns: torch.stack([...], 1); if one "
+            "behind the other: torch.cat([...], 0).",
+        ),
+        (
+            "may_lack_batch",
+            "If {name} is one sample without its batch, give it a batch of one: "
+            "{name_it}.unsqueeze(0).",
+        ),
+        "If it lost a dimension before, keep it there: keepdim=True of a reduction, x[:1] for "
+        "x[0], no squeeze().",
+        "If it has all its dimensions, give one that is there: {low} to {high}; -1 is the last.",
+        about="argument",
+        facts=_dimension,
+    ),
+    "dimensions of a permutation": SituationRow(
+        "{name} has {given} dimensions, and {wanted} were given an order.",
+        (
+            "order",
+            "If its {given} dimensions are right, and the channels stand last, name those: "
+            "{name_it}.permute({order}).",
+        ),
+        ("is_plain", "If it is a grey picture, give it its channel: {name_it}.unsqueeze(-1)."),
+        ("is_less", "If it lacks one, as of a batch, give it before: {name_it}.unsqueeze(0)."),
+        "Name every dimension of it once, {given} of them.",
+        about="argument",
+        facts=_ordered,
+    ),
+    "transpose of many": SituationRow(
+        "t() turns matrices round, and {name} has {given} dimensions.",
+        "Turn the last two dimensions round: {name_it}.mT; others by {name_it}.transpose(0, 1).",
+        about="argument",
+    ),
+    "few dimensions of a matrix": SituationRow(
+        "{op} takes matrices, and {name} is {looks}.",
+        "Give it two dimensions at least: {name_it}.diag() for a diagonal matrix of a vector.",
+        about="argument",
+    ),
+    "nothing to reduce": SituationRow(
+        "{name} has no elements, and {op} of none is not defined.",
+        "Leave out what is empty: if {name_it}.numel() > 0.",
+        "Find why it is empty: a mask that is True nowhere, or a filter that leaves nothing.",
+        about="argument",
+    ),
+}

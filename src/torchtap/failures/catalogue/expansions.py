@@ -1,0 +1,155 @@
+"""Tensors that are expanded and repeated to sizes that they do not take."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from torchtap.failures.failure import Failure
+from torchtap.failures.operands import Operand
+from torchtap.failures.out_of_place import statement_of
+from torchtap.failures.parsed_source import grouped, written
+from torchtap.failures.rearrangements import aligned, samples_of_one_batch
+from torchtap.failures.situation_row import Situation, SituationRow
+from torchtap.failures.traceback_frame import MISSING
+
+
+def _expand(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    """Say whether what is expanded is a part of a buffer or parameter, such as of positions."""
+    operand = failure.argument()
+    value = operand.value
+    if value is MISSING and failure.operands:  # A slice has no value of its own to be read.
+        frame = failure.frames[operand.depth]
+        node = frame.expression
+        whole = (
+            node.func.value
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+            else None
+        )
+        value = frame.value_of(whole.value) if isinstance(whole, ast.Subscript) else MISSING
+    state = failure.names.state(value)
+    given, dim = int(found["given"]), int(found["dim"])
+    is_all = isinstance(value, Tensor) and state is not None and given in state.tensor.shape
+    is_table = is_all and 1 < given < int(found["wanted"]) and dim > 0
+    name = state.name if state is not None and is_table else ""
+    part = _written_part(failure)
+    sentence = (
+        f"{part['part']} has the shape {part['there']}, and is given a value of "
+        f"{part['given_sizes']}."
+        if part["part"]
+        else f"{failure.name_of(operand)} has {given} in dimension {dim}, which was to be "
+        f"{found['wanted']}: expand repeats a size of 1 alone."
+    )
+    return {
+        "table": name,
+        "is_free": not name and not part["part"],
+        "is_batch": not name and not part["part"] and dim == 0 and given > 1,
+        "batch": samples_of_one_batch((given, int(found["wanted"]))),
+        "places": next(_places(failure, operand), ""),
+        "sentence": sentence,
+        **part,
+    }
+
+
+def _places(failure: Failure, operand: Operand) -> Iterator[str]:
+    """Yield where the dimensions of what is expanded may stand among those that are asked for."""
+    target, given = _sizes_of(failure)
+    if 0 < len(given) < len(target):
+        yield from aligned(failure.name_of(operand), given, "the result", target)
+
+
+def _sizes_of(failure: Failure) -> tuple[list[int], list[int]]:
+    """Return the sizes that were asked for, and those that are there, as the message says them."""
+    sizes = [
+        [int(one) for one in re.findall(r"-?\d+", part)]
+        for part in re.findall(r"(?:Target|Tensor) sizes: \[(.*?)\]", failure.text)
+    ]
+    return (sizes[0], sizes[1]) if len(sizes) == 2 else ([], [])
+
+
+def _written_part(failure: Failure) -> Mapping[str, Any]:
+    """The part of a tensor that a statement writes into, and its shape and that of the value."""
+    statement = None if failure.user is None else statement_of(failure.user)
+    target = statement.targets[0] if isinstance(statement, ast.Assign) else None
+    there, given = _sizes_of(failure)
+    words = {"part": "", "there": [], "given_sizes": [], "cut": "", "fewer": ""}
+    if not isinstance(target, ast.Subscript) or not there:
+        return words
+    value = grouped(written(statement.value))  # type: ignore[union-attr]
+    is_longer = len(there) == len(given) and all(a >= b for a, b in zip(given, there, strict=True))
+    index = ", ".join(f":{b}" if a > b else ":" for a, b in zip(given, there, strict=False))
+    return {
+        "part": written(target),
+        "there": there,
+        "given_sizes": given,
+        "cut": f"{value}[{index}]" if is_longer else "",
+        "fewer": f"{grouped(written(target))}[:{given[0]}]" if _is_fewer(there, given) else "",
+    }
+
+
+def _is_fewer(there: list[int], given: list[int]) -> bool:
+    """Return whether a value has fewer rows than the part that it is written into."""
+    return len(there) == len(given) > 0 and given[0] < there[0] and given[1:] == there[1:]
+
+
+def _repeat(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    value = failure.argument().value
+    counts = [one.value for one in failure.operands if type(one.value) is int]
+    if not isinstance(value, Tensor) or not counts:
+        return {"dims": "more", "is_known": False}
+    whole = [1] * (value.dim() - len(counts)) + counts
+    return {"dims": value.dim(), "is_known": True, "whole": ", ".join(map(str, whole))}
+
+
+def _sizes(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    value = failure.argument().value
+    lacking = int(found["wanted"]) - int(found["given"])
+    kept = ", ".join(["-1"] * lacking) if isinstance(value, Tensor) else "-1"
+    return {"kept": kept}
+
+
+SITUATIONS: dict[str, Situation] = {
+    "expand": SituationRow(
+        "{sentence}",
+        (
+            "fewer",
+            "If fewer come, as in a last batch, write into as many: {fewer} = ....",
+        ),
+        ("cut", "If the first of them are meant, cut the rest off: {part} = {cut}."),
+        ("part", "Give {part} a value of {there}, or of sizes of 1 that are repeated."),
+        (
+            "table",
+            "Give an input of at most {given} there, cut before: {given} are all that {table} has.",
+        ),
+        ("table", "Make {table} as long as the longest input."),
+        ("places", "{places}"),
+        ("is_batch", "{batch}"),
+        ("is_free", "Give a size that is there, or -1 to keep it: {name_it}.expand(-1, ...)."),
+        ("is_free", "Copy it several times: {name_it}.repeat(...), or repeat_interleave."),
+        about="argument",
+        facts=_expand,
+    ),
+    "fewer sizes than dimensions": SituationRow(
+        "{name} has {wanted} dimensions, and expand was given {given}.",
+        "Give a size for each, -1 for those that stay: the others behind, {kept}, if the first are "
+        "expanded.",
+        about="argument",
+        facts=_sizes,
+    ),
+    "dimensions of a repeat": SituationRow(
+        "{name} has {dims} dimensions, and repeat was given fewer numbers: it takes one for each.",
+        ("is_known", "Give 1 for those that stay: {name_it}.repeat({whole})."),
+        about="argument",
+        facts=_repeat,
+    ),
+    "repeats of a dimension": SituationRow(
+        "There are {given} numbers of repeats, and {wanted} elements in dimension {dim}.",
+        "Give one number for each of the {wanted}, or one for all.",
+        "Say the dimension that is meant: dim=...",
+        about="tensors",
+    ),
+}

@@ -1,0 +1,165 @@
+"""Views and reshapes: sizes of another product, and memory in another order."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from torchtap.failures.failure import Explanation, Failure
+from torchtap.failures.linear_inputs import other_pictures
+from torchtap.failures.operands import (
+    shape_text,
+)
+from torchtap.failures.parsed_source import grouped
+from torchtap.failures.situation_row import Situation, SituationRow
+
+
+def _of_attention(failure: Failure) -> Explanation | None:
+    """The explanation, where query and key of an attention have their batches elsewhere."""
+    names = [one.code.co_name for one in failure.frames]
+    if "multi_head_attention_forward" not in names or not failure.module_text:
+        return None
+    held = failure.frames[names.index("multi_head_attention_forward")].frame.f_locals
+    query, key = held.get("query"), held.get("key")
+    if not isinstance(query, Tensor) or not isinstance(key, Tensor) or query.dim() != key.dim():
+        return None
+    is_first = getattr(failure.module, "batch_first", True)
+    if is_first or query.dim() != 3 or query.shape[1] == key.shape[1]:
+        return None
+    given = f"{query.shape[1]} in the query, {list(query.shape)}, and {key.shape[1]} in the key"
+    return Explanation(
+        f"{failure.module_text} takes [time, batch, features], and dimension 1, the batch, has "
+        f"{given}, {list(key.shape)}.",
+        (
+            "If the batch stands first, say so where it is made: "
+            f"{failure.names.variable(failure.module)} = nn.MultiheadAttention(..., "
+            "batch_first=True).",
+            "Or turn query, key and value, x.transpose(0, 1), and the output back.",
+        ),
+        failure.details(),
+    )
+
+
+def _reshape(failure: Failure, found: re.Match[str]) -> Explanation:
+    attention = _of_attention(failure)
+    if attention is not None:
+        return attention
+    operand = failure.argument()
+    name, given = failure.name_of(operand), shape_text(operand.value)
+    sizes = [int(one) for one in re.findall(r"-?\d+", found["shape"])]
+    return Explanation(
+        f"{name} ({f'{given}, ' if given else ''}{found['numel']} elements) cannot take the shape "
+        f"{found['shape']}.",
+        tuple(_ways_to_reshape(name, operand.value, sizes, int(found["numel"]))),
+        failure.details(operand),
+    )
+
+
+def _ways_to_reshape(name: str, value: object, sizes: list[int], numel: int) -> Iterator[str]:
+    """Yield the ways out of a shape with another number of elements."""
+    it = grouped(name)
+    shape = list(value.shape) if isinstance(value, Tensor) else []
+    known = math.prod(one for one in sizes if one != -1)
+    ones = len(sizes) - len(shape)
+    if len(shape) > 1 and len(sizes) == 2 and sizes[0] in (-1, shape[0]):
+        flat = math.prod(shape[1:])
+        yield (
+            f"If each of the {shape[0]} in dimension 0 is to give one row, flatten it: "
+            f"{it}.flatten(1); its rows have {flat} elements, which the layer behind it is to take "
+            f"in place of {sizes[1]}."
+        )
+        yield from other_pictures(shape, sizes[1])
+    for at, size in _one_other_size(shape, sizes, numel):
+        new = ", ".join("-1" if n == at else str(one) for n, one in enumerate(sizes))
+        yield (
+            f"If the other sizes are right, dimension {at} is {size} here and not {sizes[at]}: "
+            f"take it from the input, or let it be computed, {it}.view({new})."
+        )
+    if shape and ones > 0 and sizes[:ones] == [1] * ones and -1 not in sizes:
+        added = ", ".join(["None"] * ones)
+        yield f"If dimensions of one are to be put in front, keep its own sizes: {it}[{added}]."
+    pairs = zip(shape, sizes, strict=False)
+    same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+    if -1 in sizes:
+        yield (
+            f"Give sizes that {numel} can be divided by: -1 stands for what is left, and {numel} "
+            f"is no multiple of {known}."
+        )
+    elif 0 < same < len(shape):
+        rest, wanted = math.prod(shape[same:]), math.prod(sizes[same:])
+        yield (
+            f"Give sizes whose product is {numel}: behind the first {same} there are {rest}, and "
+            f"the sizes there make {wanted}."
+        )
+    else:
+        yield f"Give sizes whose product is {numel}; it is {known}."
+
+
+def _one_other_size(
+    shape: Sequence[int], sizes: Sequence[int], numel: int
+) -> list[tuple[int, int]]:
+    """Return the sizes that alone could be others, and what they are: dimension and size.
+
+    Left out is what would join a part of one dimension to a part of another: -1 in its place would
+    run, and mix them.
+    """
+    if -1 in sizes:
+        return []
+    fitting = []
+    for at in range(len(sizes)):
+        others = math.prod(sizes[:at]) * math.prod(sizes[at + 1 :])
+        if others and numel % others == 0:
+            new = [*sizes[:at], numel // others, *sizes[at + 1 :]]
+            is_there = at == 0 or not shape or new[at] in shape
+            if is_there and not (shape and _mixes(shape, new)):
+                fitting.append((at, numel // others))
+    return fitting[:2]
+
+
+def _mixes(shape: Sequence[int], new: Sequence[int]) -> bool:
+    """Return whether a reshape both splits and joins dimensions in one place."""
+    ends = [set(itertools.accumulate(one, lambda a, b: a * b)) for one in (shape, new)]
+    both = sorted(ends[0] & ends[1])
+    for low, high in itertools.pairwise([1, *both]):
+        if all(any(low < end < high for end in one) for one in ends):
+            return True
+    return False
+
+
+def _strides(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    value = failure.argument().value
+    return {"stride": f" (stride {tuple(value.stride())})" if isinstance(value, Tensor) else ""}
+
+
+SITUATIONS: dict[str, Situation] = {
+    "reshape": _reshape,
+    "view of strides": SituationRow(
+        "{name} does not lie in memory in the order of its dimensions{stride}, after a transpose, "
+        "permute or slice, so that no view of this shape exists.",
+        "Copy if necessary: {name_it}.reshape(...) in place of view.",
+        "Copy first: {name_it}.contiguous().view(...).",
+        about="argument",
+        facts=_strides,
+    ),
+    "several unknown sizes": SituationRow(
+        "-1 stands for the one size that is computed from the others, and stands twice in the "
+        "shape.",
+        "Say all sizes but one: {name_it}.size(0) for the batch.",
+        about="argument",
+    ),
+    "parts of a dimension": SituationRow(
+        "Dimension {dim} has {given} elements, and the sizes {sizes} have another product.",
+        "Give sizes whose product is {given}, or -1 for one of them, if the others divide it.",
+        about="argument",
+    ),
+    "size of a kept tensor": SituationRow(
+        "{name} requires grad, and cannot be given another size in place.",
+        "Make a new tensor: {name_it}.reshape(...) of as many elements, or a slice of it.",
+        about="argument",
+    ),
+}
