@@ -9,9 +9,11 @@ stdout.
 from __future__ import annotations
 
 import gc
+import subprocess
 import sys
 import time
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
@@ -67,6 +69,89 @@ def watched_gpt(rounds: int) -> list[Result]:
             closed = compare(plain, step, rounds=rounds, repeats=20)
             rows.append(closed.result("tiny GPT, after close()", "1.00"))
     return rows
+
+
+def one_forward(rounds: int) -> list[Result]:
+    """A watch that is opened and closed around one forward of the tiny GPT."""
+    model, tokens = TinyGPT(), torch.randint(0, 65, (4, 32))
+    rows, closing = [], []
+
+    def hooked() -> None:
+        handles = [one.register_forward_hook(lambda *_: None) for one in model.modules()]
+        model(tokens)
+        for handle in handles:
+            handle.remove()
+
+    for name, where, sink in (
+        ("values kept", "*", tt.Memory),
+        ("statistics", "*", tt.Stats),
+        ("statistics, and of gradients", "*:output,grad_output", tt.Stats),
+    ):
+
+        def watched(where: str = where, sink: Callable[[], tt.Sink] = sink) -> None:
+            with tt.watch(model, where, to=sink()):
+                model(tokens)
+
+        watched()
+        found = compare(lambda: model(tokens), watched, rounds=rounds, repeats=10)
+        rows.append(found.result(f"a watch around one forward, {name}", "1.50"))
+        closing.append(Result(f"closing it, {name}", *closed(model, tokens, where, sink, rounds)))
+    found = compare(lambda: model(tokens), hooked, rounds=rounds, repeats=10)
+    scale = found.result("for scale: 34 empty hooks around one forward", "-")
+    return [*rows, *closing, scale]
+
+
+def closed(
+    model: nn.Module, tokens: torch.Tensor, where: str, sink: Callable[[], tt.Sink], rounds: int
+) -> tuple[str, str, str]:
+    """Microseconds that opening and closing a watch take, with one forward in between."""
+    times: list[tuple[float, float]] = []
+    for _ in range(rounds * 4):
+        start = time.thread_time()
+        watch = tt.watch(model, where, to=sink())
+        opened = time.thread_time()
+        model(tokens)
+        again = time.thread_time()
+        watch.close()
+        times.append((opened - start, time.thread_time() - again))
+    open_, close = (median(one) * 1e6 for one in zip(*times, strict=True))
+    return f"{close:.0f} us", "100 us", f"opening it {open_:.0f} us"
+
+
+def first_watch(rounds: int) -> list[Result]:
+    """Milliseconds that the first watch of a process takes, its imports included."""
+    rows = []
+    for name, how in (("values kept", ""), ("statistics", "to=tt.Stats()")):
+        program = _FIRST_WATCH.format(how=how)
+        command = [sys.executable, "-c", program]
+        printed = [
+            subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+            for _ in range(max(rounds // 3, 5))
+        ]
+        first, collected, second = (median(map(float, one)) for one in zip(*printed, strict=True))
+        detail = f"the second {second:.1f} ms; of the first {collected:.0f} ms in the collector"
+        rows.append(
+            Result(f"first watch of a process, {name}", f"{first:.0f} ms", "100 ms", detail)
+        )
+    return rows
+
+
+_FIRST_WATCH = """
+import gc, time, torch
+import torchtap as tt
+torch.set_num_threads(1)
+model, x, spent, began = torch.nn.Linear(8, 8), torch.ones(1, 8), [], []
+def count(phase, _):
+    began.append(time.thread_time()) if phase == "start" else spent.append(
+        time.thread_time() - began[-1])
+gc.callbacks.append(count)
+def one():
+    start = time.thread_time()
+    with tt.watch(model, {how}):
+        model(x)
+    return (time.thread_time() - start) * 1e3
+print(one(), sum(spent) * 1e3, one())
+"""
 
 
 def watched_calls(rounds: int) -> list[Result]:
@@ -180,6 +265,8 @@ def main() -> None:
     options = begin(flags)
     rows = [
         *watched_gpt(options.rounds),
+        *one_forward(options.rounds),
+        *first_watch(options.rounds),
         *watched_calls(options.rounds),
         bare_hook(options.rounds),
         watched_resnet(max(options.rounds // 3, 3)),

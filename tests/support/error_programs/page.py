@@ -24,6 +24,7 @@ from error_programs import EVERY
 from error_programs.program import PRELUDE, Program, error_of
 from posted_programs import POSTED
 
+from refused_programs import programs
 from torchtap.core.text import elide_end, wrap
 from torchtap.failures.catalogue import TOPICS
 
@@ -51,20 +52,25 @@ _TITLES = {
     "in_place": "Writes in place",
     "overwritten": "Overwritten values",
     "indices": "Indices and masks",
+    "layers": "Layers",
     "inference": "Inference mode",
     "layouts": "Sparse, nested and meta tensors",
     "leaves": "Leaves and parameters",
+    "loaders": "Loaders and data sets",
     "loading": "Files",
     "loss_arguments": "Arguments of losses",
     "loss_shapes": "Shapes of losses and targets",
     "losses": "Losses and targets",
+    "members": "Members of modules",
     "modules": "Modules and state dicts",
     "none_gradients": "Gradients that are None",
     "normalization": "Normalisation",
     "not_tensors": "Numbers and tuples in place of tensors",
     "numbers": "Values that are refused",
+    "objects": "Objects of Python",
     "optimizers": "Optimizers, schedulers and scalers",
     "products": "Products of matrices",
+    "ranks": "Ranks",
     "refused": "Arguments that are refused",
     "resampling": "Pictures",
     "reshapes": "Views and reshapes",
@@ -76,6 +82,10 @@ _TITLES = {
     "spectra": "Complex numbers and Fourier transforms",
     "state_dicts": "State dicts",
     "systems": "Checkpoints, scalers and ranks",
+    "tensor_arguments": "Arguments of operations",
+    "trainings": "Steps of a training",
+    "transforms": "Transforms of functions",
+    "values_given": "Values in place of others",
 }
 _HEAD = """# Errors in plain words
 
@@ -147,38 +157,63 @@ first program.
 
 
 @dataclass(frozen=True, slots=True)
-class Raised:
-    """A program with what it raised.
+class Shown:
+    """A program that is shown.
 
     Attributes:
-        program: the program.
-        said: class and message of the exception, in one line.
-        notes: its notes.
+        program: that raises.
+        repaired: the same with a way out applied.
         url: the page on which it was posted; empty of one that was made up.
     """
 
     program: Program
+    repaired: str
+    url: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """A program with what it raised.
+
+    Attributes:
+        shown: the program.
+        said: class and message of the exception, in one line.
+        notes: its notes.
+    """
+
+    shown: Shown
     said: str
     notes: tuple[str, ...]
-    url: str
+
+
+def every_shown() -> Iterator[Shown]:
+    """Yield the programs of all sets."""
+    for program in EVERY:
+        yield Shown(program, program.fixed)
+    for posted in POSTED:
+        yield Shown(posted.program, posted.program.fixed, posted.url)
+    for refused in programs():
+        title = refused.message[0].upper() + refused.message[1:]
+        program = Program(title, refused.message, refused.source, "", refused.way, ())
+        yield Shown(program, PRELUDE + refused.repaired)
 
 
 def pages() -> dict[str, str]:
     """Name of each file -> its text."""
     by_message: dict[str, list[Raised]] = defaultdict(list)
+    every = list(every_shown())
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        posted = [(one.program, one.url) for one in POSTED]
-        for program, url in [*((one, "") for one in EVERY), *posted]:
+        for shown in every:
             torch.manual_seed(0)
-            by_message[program.message].append(_raised(program, url, Path(folder)))
-    written, index = {}, [_HEAD.format(lines=PRELUDE.count("\n"), count=len(EVERY) + len(POSTED))]
+            by_message[shown.program.message].append(_raised(shown, Path(folder)))
+    written, index = {}, [_HEAD.format(lines=PRELUDE.count("\n"), count=len(every))]
     for topic, names in TOPICS.items():
         found = {name: by_message[name] for name in names if name in by_message}
         if not found:
             continue
-        written[f"{topic}.md"] = _topic_page(_TITLES[topic], found)
-        index.append(f"### {_TITLES[topic]}\n")
+        written[f"{topic}.md"] = _topic_page(_title_of(topic), found)
+        index.append(f"### {_title_of(topic)}\n")
         index += [
             f"- [`{_title(raised)}`]({topic}.md#{_anchor(name)})" for name, raised in found.items()
         ]
@@ -186,14 +221,19 @@ def pages() -> dict[str, str]:
     return {"README.md": "\n".join(index), **written}
 
 
-def _raised(program: Program, url: str, folder: Path) -> Raised:
-    error = error_of(program, folder)
-    plain = re.sub(r"\x1b\[[\d;]*m", "", str(error))  # Without bold letters of a terminal.
+def _raised(shown: Shown, folder: Path) -> Raised:
+    error = error_of(shown.program, folder)
+    said = " ".join(f"{type(error).__name__}: {_the_same_each_time(str(error), folder)}".split())
+    return Raised(shown, said, tuple(_the_same_each_time(one, folder) for one in error.__notes__))
+
+
+def _the_same_each_time(text: str, folder: Path) -> str:
+    """Return a text without the letters of a terminal, places on this machine and addresses."""
+    plain = re.sub(r"\x1b\[[\d;]*m", "", text)
     packages = Path(torch.__file__).parents[1]  # Tracebacks of workers name files of PyTorch.
     for place in (folder, packages):
         plain = plain.replace(f"{place}{os.sep}", "")
-    said = " ".join(f"{type(error).__name__}: {plain}".split())
-    return Raised(program, said, tuple(error.__notes__), url)
+    return re.sub(r"\b0x[0-9a-f]{6,}", "0x...", plain)
 
 
 def _topic_page(title: str, found: dict[str, list[Raised]]) -> str:
@@ -204,9 +244,14 @@ def _topic_page(title: str, found: dict[str, list[Raised]]) -> str:
     return "\n".join(parts)
 
 
+def _title_of(topic: str) -> str:
+    return _TITLES.get(topic, topic.replace("_", " ").capitalize())
+
+
 def _title(raised: Sequence[Raised]) -> str:
     """The words that a search engine is asked: the message of the first program."""
-    return elide_end(raised[0].said.replace("`", "'"), _MOST_IN_TITLE)
+    text = raised[0].said.replace("`", "'").replace("](", "] (")  # No code span, no link.
+    return elide_end(text, _MOST_IN_TITLE)
 
 
 def _anchor(name: str) -> str:
@@ -214,20 +259,20 @@ def _anchor(name: str) -> str:
 
 
 def _section(raised: Raised) -> Iterator[str]:
-    program = raised.program
+    program = raised.shown.program
     yield f"<details><summary>{html.escape(program.title)}</summary>\n"
-    if raised.url:
-        yield f"After [a program that was posted]({raised.url}).\n"
+    if raised.shown.url:
+        yield f"After [a program that was posted]({raised.shown.url}).\n"
     yield f"```py\n{program.text.removeprefix(PRELUDE).rstrip()}\n```\n"
     lines = wrap(elide_end(raised.said, _MOST))
     yield "```text\n" + "\n".join([*lines, *raised.notes]) + "\n```\n"
     yield "It runs with:\n"
-    yield "```diff\n" + "\n".join(_difference(program)) + "\n```\n"
+    yield "```diff\n" + "\n".join(_difference(raised.shown)) + "\n```\n"
     yield "</details>\n"
 
 
-def _difference(program: Program) -> list[str]:
-    lines = difflib.ndiff(program.text.splitlines(), program.fixed.splitlines())
+def _difference(shown: Shown) -> list[str]:
+    lines = difflib.ndiff(shown.program.text.splitlines(), shown.repaired.splitlines())
     return [line for line in lines if line[:2] in ("- ", "+ ")]
 
 
