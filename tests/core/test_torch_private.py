@@ -25,6 +25,8 @@ from torchtap.core.probes.probes import PROBES, trouble_with
 SOURCE = Path(torchtap.__file__).parent
 OURS = {"_page", "_html_row", "_of_sites", "_underflow", "_overflow", "_bn1", "_dynamo"}
 """Private members that another file of torchtap reads, columns, a layer of the demo, a folder."""
+ENDINGS = {"_g", "_orig"}
+"""Ends of the names that a weight norm and a pruning give to parameters."""
 OPERATORS = {
     *("_scaled_dot_product_flash_attention_for_cpu", "_local_scalar_dense", "_unsafe_view"),
     *("_foreach_", "_fused_", "_amp_foreach_", "_convolution", "_fused_dropout"),
@@ -80,7 +82,7 @@ def test_every_private_attribute_of_pytorch_is_listed() -> None:
     }
     python = {"_", "_getframe", "_current_frames", "_replace", "_fields", "_asdict", "_make"}
     named = {name.rpartition(".")[2] for name in NAMES}
-    unlisted = found - made - ATTRIBUTES.keys() - python - OPERATORS - named - OURS
+    unlisted = found - made - ATTRIBUTES.keys() - python - OPERATORS - named - OURS - ENDINGS
     assert not unlisted, "list these in torchtap.core.private_names.ATTRIBUTES"
 
 

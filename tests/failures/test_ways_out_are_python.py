@@ -88,7 +88,7 @@ def is_python(code: str) -> bool:
     ("made", "line", "way"),
     [
         ("(3.0, requires_grad=True)", "(a*b).backward()", "(a*b).mean().backward()"),
-        ("(3.0)", "(a*b).item()", "(a*b).mean().item()"),
+        ("(3.0)", "(a*b).item()", "(a*b).tolist()"),
         ("(3.0, requires_grad=True)", "(a+b).numpy()", "(a+b).detach().numpy()"),
         ("(3.0, requires_grad=True)", "(a*2).numpy()", "(a*2).detach().numpy()"),
         ("(3)", "(a+1).mean()", "(a+1).float().mean()"),

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from models import TinyGPT
+from models import TinyGPT, seeded
 from random_numbers import fixed_seed
 from torch import nn
 
@@ -497,3 +497,25 @@ def test_tables_that_others_hook_into_leave_the_same(monkeypatch: pytest.MonkeyP
     seen: list[Any] = []
     assert_equal(monkeypatch, build, program)
     assert seen[: len(seen) // 2] == seen[len(seen) // 2 :]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.usefixtures("fresh_compiler")
+@pytest.mark.parametrize("num_batches", [1, 2])
+def test_a_compiled_graph_leaves_the_same(
+    num_batches: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One value of several modules is measured by Python for each, and natively once."""
+
+    def make() -> nn.Module:
+        block = nn.Sequential(nn.Linear(6, 900), nn.GELU(), nn.Dropout(0.0))
+        return nn.Sequential(block, nn.Identity(), nn.Linear(900, 3))
+
+    def program(model: nn.Module, w: tt.Watch) -> None:
+        call: Any = torch.compile(model, fullgraph=True)
+        for _ in range(num_batches):
+            train(call, torch.randn(5, 6))
+        with torch.no_grad():
+            call(torch.randn(5, 6))
+
+    assert_equal(monkeypatch, lambda: seeded(make), program)

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -23,6 +24,7 @@ from torch import Tensor, nn
 from torchtap.capture.callbacks import Begin, Listener, PostForward, PreForward
 from torchtap.capture.evaluation import Evaluations
 from torchtap.capture.graph_reasons import IN_TRANSFORM
+from torchtap.capture.inductor_code import write_hand_overs
 from torchtap.core.after_import import after_import
 from torchtap.core.inference_mode import outside_inference_mode
 from torchtap.core.record import EVAL, FORWARD, UNVERSIONED, Record
@@ -38,6 +40,7 @@ from torchtap.hooks.marks import open_engines
 from torchtap.hooks.module_hook import Keywords, run_as_it_is
 from torchtap.hooks.tap import RETURNED, TAKEN, Tap
 from torchtap.hooks.tap_follower import CallCounter
+from torchtap.stats.kernels import native
 
 if TYPE_CHECKING:
     from torchtap.core.plan import Filter
@@ -51,7 +54,9 @@ _AWAITED = "awaited"
 
 _library: Any = torch.library.Library("torchtap", "DEF")  # type: ignore[no-untyped-call]
 _library.define(
-    "emit(Tensor? value, Tensor ticket, str port, str leaf, str note, bool trains) -> ()"
+    "emit(Tensor? value, Tensor ticket, str port, str leaf, str note, bool trains) -> ()",
+    # A CUDA graph would be replayed without it: nothing of Python runs then.
+    tags=(torch.Tag.cudagraph_unsafe,),
 )
 _ENTERS, _EVALUATES, _LEAVES = "enters", "enters in eval mode", "leaves"
 """In place of a port: the graph enters and leaves the model, and hands over no value."""
@@ -80,13 +85,14 @@ class Part:
         tells: whether each run must tell of itself, because it hands over no value in forward.
     """
 
-    __slots__ = ("__weakref__", "asks", "engine", "tap", "tells", "ticket")
+    __slots__ = ("__weakref__", "_native", "asks", "engine", "tap", "tells", "ticket")
 
     def __init__(self, engine: GraphListener, tap: Tap, *, tells: bool) -> None:
         self.engine = engine
         self.tap = tap
         self.asks = repr(tap.filters)
         self.tells = tells
+        self._native: Any = None
         number = next(_numbers)
         with outside_inference_mode():  # A graph saves it for backward.
             # A tensor: a number would become a constant of the graph, which would then serve one
@@ -113,6 +119,8 @@ class Part:
         if value is None:
             self._hear(port, leaf, note, trains=trains)
             return
+        if self._native is None and _can_hand_over:
+            self._native = self._new_native()
         # A compiled model does not say when it is entered.
         engine.begin(tap, trains=trains)
         if not tap.is_in_graph:
@@ -135,6 +143,20 @@ class Part:
         if phase is not FORWARD or not state.meter(value, engine.step):
             row = (state.site, engine.step, 0, phase, backward, (), value, UNVERSIONED)
             engine.emit(Record(*row))
+
+    def _new_native(self) -> Any:
+        """Make what takes plain values from now on, before anything is asked here."""
+        engine, tap = self.engine, self.tap
+        graph, backwards = engine.evaluations.graph, engine.gradients.backwards
+        return native.kernel().GraphPart(
+            int(self.ticket),
+            engine,
+            engine.hooks.running,
+            graph,
+            tap,
+            tap.states,
+            backwards.numbers,
+        )
 
     def _hear(self, port: str, leaf: str, note: str, *, trains: bool) -> None:
         """The graph tells of itself, and hands over no value."""
@@ -395,16 +417,30 @@ def _run(
         part.take(value, port, leaf, note, trains=trains)
 
 
+def _hand_over(
+    value: Tensor | None, tickets: Iterable[Tensor], port: str, leaf: str, note: str, trains: bool
+) -> None:
+    for ticket in tickets:
+        torch.ops.torchtap.emit(value, ticket, port, leaf, note, trains)
+
+
 def _run_nothing(
     value: Tensor | None, ticket: Tensor, port: str, leaf: str, note: str, trains: bool
 ) -> None:
     """While the compiler traces, nothing flows."""
 
 
+hand_over: Callable[[Tensor | None, Iterable[Tensor], str, str, str, bool], None] = _hand_over
+"""Called by the code that inductor writes, where a value flows: for the owners of all tickets."""
+_can_hand_over = native.takes_calls() and hasattr(native.kernel(), "hand_over")
+if _can_hand_over:  # Else the binary is an older one.
+    hand_over = partial(native.kernel().hand_over, torch.ops.torchtap.emit.default)
+
 _library.impl("emit", _run, "CompositeExplicitAutograd")
 torch.library.register_fake("torchtap::emit", _run_nothing, lib=_library)
 # The compiler must neither drop nor move what has an effect that it cannot see.
 keep_operator_in_order(torch.ops.torchtap.emit.default)
+write_hand_overs()
 run_as_it_is(
     CompilableBegin.__call__,
     CompilablePreForward.__call__,

@@ -37,6 +37,7 @@ class Evaluations:
         mixed: path -> step, and the number of its evaluation forwards that came before the first
             one that trained. They were recorded as the others.
         pipelining: what is seen of a pipeline that runs the model.
+        graph: the compiled graph that a thread is inside of.
     """
 
     _TOLD = 0  # Among the threads of ``busy``; no thread has this number.
@@ -48,7 +49,7 @@ class Evaluations:
         self._busy = busy
         self._num_told = 0
         self._early: Counter[Tap] = Counter()
-        self._graph = _Graph()
+        self.graph = _Graph()
 
     def phase(self, tap: Tap, *, trains: bool, evaluates: bool = False) -> str:
         """Return the phase of an outermost call.
@@ -84,15 +85,15 @@ class Evaluations:
 
     def phase_in_graph(self, tap: Tap, *, trains: bool) -> str:
         """Return the phase of a value in a compiled graph: of the model's call, if it has begun."""
-        return self._graph.phase or self.phase(tap, trains=trains)
+        return self.graph.phase or self.phase(tap, trains=trains)
 
     def begin_graph(self, *, trains: bool, evaluates: bool) -> None:
         """Note that a compiled graph enters the model."""
-        self._graph.phase = self.phase(self._root, trains=trains, evaluates=evaluates)
+        self.graph.phase = self.phase(self._root, trains=trains, evaluates=evaluates)
 
     def end_graph(self) -> None:
         """Note that the compiled graph leaves the model."""
-        self._graph.phase = ""
+        self.graph.phase = ""
 
     def begin(self) -> None:
         """Note that this thread enters an evaluation: calls inside of it ask for their phase."""
@@ -107,7 +108,7 @@ class Evaluations:
     def end_step(self, step: int) -> None:
         """End the step, and note which of its evaluations came too early to be told."""
         self._busy.discard(-threading.get_ident())
-        self._graph.phase = ""  # It may have raised.
+        self.graph.phase = ""  # It may have raised.
         for tap, number in self._early.items():
             if tap.has_trained:
                 self.mixed[tap.path] = step, number

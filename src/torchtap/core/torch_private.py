@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from types import CodeType
 from typing import Any
 
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import graph
 
+from torchtap.core.after_import import after_import
 from torchtap.core.private_names import (
     CALLING,
     DRAWING,
@@ -336,6 +338,12 @@ note(
     module="torch._higher_order_ops.effects",
 )
 note(
+    "torch._inductor.codegen.custom_extern_kernel_codegen.CUSTOM_EXTERN_KERNEL_CODEGEN",
+    "has inductor write a short call where a compiled graph hands over a value",
+    without="the graph calls an operator, which takes several times as long",
+    module="torch._inductor.codegen.custom_extern_kernel_codegen",
+)
+note(
     "torch._dynamo.config._config",
     "changes the default of a setting for all threads",
     without="the setting is changed for the thread that begins the watch",
@@ -384,6 +392,58 @@ def keep_operator_in_order(operator: Any) -> None:
     register: Any = getattr(effects, "_register_effectful_op", None)
     if register is not None:  # Or tt.watch says that it needs it.
         register(operator, effects._EffectType.ORDERED)
+
+
+_OPERATOR_CALLS = "torch._inductor.codegen.custom_extern_kernel_codegen"
+
+
+def write_operator_calls(operator: str, write: Callable[[Any, Any, bool], None]) -> None:
+    """Have inductor write the calls of an operator by a function, in the Python code of a graph.
+
+    Args:
+        operator: as PyTorch prints its overload, ``torch.ops.library.name.overload``.
+        write: is given the node of a call, the writer of the code, and whether nothing writes into
+            the first tensor while the graph runs and all others are inputs of the graph.
+    """
+
+    def register() -> None:
+        module = sys.modules[_OPERATOR_CALLS]
+        table = getattr(module, "CUSTOM_EXTERN_KERNEL_CODEGEN", None)
+        make = getattr(module, "CustomCodegen", None)
+        if table is not None and make is not None:
+            table[operator] = make(python=partial(_write_call, write))
+
+    after_import(_OPERATOR_CALLS, register)
+
+
+def _write_call(write: Callable[[Any, Any, bool], None], node: Any, writeline: Any) -> None:
+    try:
+        from torch._inductor.codegen.wrapper import PythonWrapperCodegen
+        from torch._inductor.virtualized import V
+
+        writer = V.graph.wrapper_code
+        inputs, mutated = V.graph.graph_input_names, V.graph.mutated_buffers
+        names = [one.get_name() for one in node.inputs]
+        # Others write a part of a graph, which imports nothing, or another language.
+        can_write = type(writer) is PythonWrapperCodegen and hasattr(writer, "lines")
+    except (ImportError, AttributeError):  # Of another inductor: a compilation must not fail.
+        can_write = False
+    if not can_write:
+        writeline(_plain_call(node))
+        return
+    is_constant = bool(names) and names[0] not in mutated and set(names[1:]) <= set(inputs)
+    write(node, writer, is_constant)
+
+
+def _plain_call(node: Any) -> Any:
+    """Return the line that inductor writes by itself."""
+    from torch._inductor.codegen import wrapper
+    from torch._inductor.virtualized import V
+
+    make = getattr(wrapper, "ExternKernelAllocLine", None)
+    if make is not None:
+        return make(V.graph.wrapper_code, node)
+    return f"{node.python_kernel_name}({', '.join(node.codegen_args())})"
 
 
 def set_default(config: Any, name: str, value: Any) -> Any:

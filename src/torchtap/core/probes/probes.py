@@ -74,6 +74,17 @@ def _callback_handler() -> bool:
     return num == before + 1 and len(handler.start_callbacks) == before
 
 
+def _operator_calls() -> bool:
+    module = sys.modules["torch._inductor.codegen.custom_extern_kernel_codegen"]
+    table, operator = module.CUSTOM_EXTERN_KERNEL_CODEGEN, "torch.ops.torchtap.nothing.default"
+    try:
+        torch_private.write_operator_calls(operator, lambda node, writer, is_constant: None)
+        is_read = find("torch._inductor.codegen.wrapper.CUSTOM_EXTERN_KERNEL_CODEGEN")
+        return is_read in (table, private_names.GONE) and callable(table[operator].python)
+    finally:
+        table.pop(operator, None)
+
+
 def _dynamo_config() -> bool:
     config, name = find("torch._dynamo.config"), "skip_nnmodule_hook_guards"
 
@@ -121,6 +132,9 @@ PROBES: Mapping[str, Probe] = MappingProxyType(
         "torch._dynamo.callback.callback_handler": _callback_handler,
         "torch._higher_order_ops.effects._register_effectful_op": _is_there(
             "torch._higher_order_ops.effects._register_effectful_op"
+        ),
+        "torch._inductor.codegen.custom_extern_kernel_codegen.CUSTOM_EXTERN_KERNEL_CODEGEN": (
+            _operator_calls
         ),
         "torch._dynamo.config._config": _dynamo_config,
         "torch.distributed._composable_state._module_state_mapping": _is_there(

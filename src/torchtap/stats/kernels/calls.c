@@ -66,12 +66,13 @@ static PyObject **const OF_CALLS[] = {
     name(grad_fn) name(_backward_hooks) name(_register_hook_dict) name(_base) name(_is_view) name(is_leaf)        \
     name(_version) name(recording) name(step) name(stack) name(views) name(add) name(gradients)    \
     name(has_run) name(has_trained) name(deliver) name(func) name(__self__)                        \
-    name(requires_grad) name(given) name(number)
+    name(requires_grad) name(given) name(number) name(is_in_graph) name(_is_state_taken)           \
+    name(_has_trained) name(phase) name(grad_output)
 #define DECLARE(name) static PyObject *n_##name;
 NAMES(DECLARE)
 
 static PyTypeObject *clock_type, *meter_type, *state_type, *gradients_type, *arrival_type,
-    *followed_type, *steps_type, *numbers_type, *leaving_type;
+    *followed_type, *steps_type, *numbers_type, *leaving_type, *graph_part_type;
 
 static PyObject *none(void) { /* See kernel.c. */
     Py_IncRef(Py_None);
@@ -317,8 +318,15 @@ static int can_read(const Meter *self, PyObject *object, DLTensor *tensor, int64
            equal(&self->known, tensor->shape, tensor->ndim, 1);
 }
 
+/* Whether what a meter has just measured of a tensor can be taken for another one. */
+static int is_repeated(Meter *self, const DLTensor *tensor, int64_t numel, const Meter *same) {
+    const char *data = (const char *)tensor->data + tensor->byte_offset;
+    return same && same->clock == self->clock && same->code == self->code && !self->replaces &&
+           torchtap_repeat(data, numel, self->code, same->address, self->address);
+}
+
 /* Runs the kernel while the lock is held; 0 where the meter fits no longer. */
-static int run_kernel(Meter *self, const DLTensor *tensor, int64_t numel) {
+static int run_kernel(Meter *self, const DLTensor *tensor, int64_t numel, const Meter *same) {
     Clock *clock = (Clock *)self->clock;
     int64_t threads = 1;
     if (numel >= LARGE) {
@@ -335,15 +343,17 @@ static int run_kernel(Meter *self, const DLTensor *tensor, int64_t numel) {
     if (fits) {
         clock->has_measured = 1;
         const char *data = (const char *)tensor->data + tensor->byte_offset;
-        torchtap_measure(data, numel, self->code, self->address, threads, self->replaces);
+        if (!is_repeated(self, tensor, numel, same))
+            torchtap_measure(data, numel, self->code, self->address, threads, self->replaces);
     }
     answer = PyObject_CallNoArgs(clock->release);
     Py_XDECREF(answer);
     return answer ? fits : -1;
 }
 
-/* Measures a tensor: 1, or 0 where that takes more care, or -1 with an exception. */
-static int measure(Meter *self, PyObject *object, int64_t step) {
+/* Measures a tensor: 1, or 0 where that takes more care, or -1 with an exception. `same`: the meter
+   that has just measured it, or NULL. */
+static int measure(Meter *self, PyObject *object, int64_t step, const Meter *same) {
     DLTensor tensor;
     int64_t numel;
     if (self->code < 0 || step != ((Clock *)self->clock)->step ||
@@ -356,7 +366,7 @@ static int measure(Meter *self, PyObject *object, int64_t step) {
         memcpy(self->known.sizes, tensor.shape, sizeof(int64_t) * (size_t)tensor.ndim);
         self->varies = 1;
     }
-    return run_kernel(self, &tensor, numel);
+    return run_kernel(self, &tensor, numel, same);
 }
 
 static PyObject *meter_call(PyObject *op, PyObject *arguments, PyObject *keywords) {
@@ -365,7 +375,7 @@ static PyObject *meter_call(PyObject *op, PyObject *arguments, PyObject *keyword
     (void)keywords;
     if (!PyArg_ParseTuple(arguments, "OL:Meter", &tensor, &step))
         return NULL;
-    int could = measure((Meter *)op, tensor, step);
+    int could = measure((Meter *)op, tensor, step, NULL);
     return could < 0 ? NULL : boolean(could);
 }
 
@@ -418,7 +428,8 @@ static PyType_Slot state_slots[] = {
 };
 
 static int measure_at(State *state, PyObject *tensor, int64_t step) {
-    return Py_TYPE(state->meter) == meter_type ? measure((Meter *)state->meter, tensor, step) : 0;
+    return Py_TYPE(state->meter) == meter_type ? measure((Meter *)state->meter, tensor, step, NULL)
+                                               : 0;
 }
 
 /* --------------------------------------------------------------------------------------- Gradients */
@@ -1181,6 +1192,207 @@ static PyObject *enter(PyObject *module, PyObject *const *arguments, Py_ssize_t 
     return numbers_enter(self->calls, NULL);
 }
 
+/* --------------------------------------------- GraphPart: a hook that was traced into a graph */
+
+/* As capture.compiled.Part, for values of plain training. The numbers on tickets lead to the parts,
+   which nobody holds here. */
+typedef struct {
+    PyObject_HEAD
+    PyObject *listener, *running, *graph, *tap, *states, *backwards;
+    long long number;
+} GraphPart;
+#define GRAPH_PART(do, op)                                                                         \
+    do(op, GraphPart, listener) do(op, GraphPart, running) do(op, GraphPart, graph)                \
+    do(op, GraphPart, tap) do(op, GraphPart, states) do(op, GraphPart, backwards)
+LIFE(GraphPart, GRAPH_PART)
+
+static GraphPart **graph_parts;
+static long long num_graph_parts;
+
+static int make_room(long long number) {
+    long long room = num_graph_parts ? num_graph_parts : 64;
+    while (room <= number)
+        room *= 2;
+    if (number < num_graph_parts)
+        return 0;
+    GraphPart **more = PyMem_Realloc(graph_parts, sizeof *more * (size_t)room);
+    if (!more) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    memset(more + num_graph_parts, 0, sizeof *more * (size_t)(room - num_graph_parts));
+    graph_parts = more;
+    num_graph_parts = room;
+    return 0;
+}
+
+static PyObject *graph_part_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
+    PyObject *given[6];
+    long long number;
+    (void)keywords;
+    if (!PyArg_ParseTuple(arguments, "LOOOOO!O!:GraphPart", &number, given, given + 1, given + 2,
+                          given + 3, &PyDict_Type, given + 4, &PyDict_Type, given + 5))
+        return NULL;
+    if (number < 0 || make_room(number))
+        return NULL;
+    MAKE(GraphPart, type)
+    PyObject **members[] = {&self->listener, &self->running, &self->graph,
+                            &self->tap,      &self->states,  &self->backwards};
+    for (int i = 0; i < 6; i++)
+        *members[i] = held(given[i]);
+    self->number = number;
+    graph_parts[number] = self;
+    PyObject_GC_Track((PyObject *)self);
+    return (PyObject *)self;
+}
+
+static void graph_part_free(PyObject *op) {
+    graph_parts[((GraphPart *)op)->number] = NULL;
+    GraphPart_dealloc(op);
+}
+
+static PyType_Slot graph_part_slots[] = {
+    {Py_tp_new, graph_part_new},         {Py_tp_traverse, GraphPart_traverse},
+    {Py_tp_clear, GraphPart_clear},      {Py_tp_dealloc, graph_part_free}, {0, NULL},
+};
+
+/* What a graph hands over besides the value. */
+typedef struct {
+    PyObject *port, *leaf;
+    int is_gradient, awaits; /* whether it is a gradient; whether its own gradient will come */
+} Handed;
+
+/* The part that a ticket belongs to; NULL where there is none that takes values here. */
+static GraphPart *part_of(PyObject *ticket) {
+    DLTensor tensor;
+    if (Py_TYPE(ticket) != tensor_type)
+        return NULL;
+    if (exchange->look(ticket, &tensor)) {
+        PyErr_Clear();
+        return NULL;
+    }
+    if (tensor.device_type != CPU || tensor.ndim || tensor.dtype.bits != 64 || !tensor.data)
+        return NULL;
+    int64_t number = *(const int64_t *)((const char *)tensor.data + tensor.byte_offset);
+    GraphPart *part = number >= 0 && number < num_graph_parts ? graph_parts[number] : NULL;
+    return part && part->listener ? part : NULL;
+}
+
+/* The state of a site, borrowed, as Tap.state; NULL where it is not wanted or not known yet. */
+static State *state_at(const GraphPart *part, PyObject *port, PyObject *leaf) {
+    PyObject *key = PyTuple_Pack(2, port, leaf);
+    PyObject *state = key ? PyDict_GetItemWithError(part->states, key) : NULL;
+    Py_XDECREF(key);
+    return state && Py_TYPE(state) == state_type ? (State *)state : NULL;
+}
+
+/* Whether a phase is `forward`; takes it over. */
+static int is_forward(PyObject *phase) {
+    int is = phase && PyUnicode_Check(phase) &&
+             !PyUnicode_CompareWithASCIIString(phase, "forward");
+    Py_XDECREF(phase);
+    return is;
+}
+
+/* Whether a value is of a forward that trains, as WatchedCalls.phase_in_graph. */
+static int is_of_forward(const GraphPart *part) {
+    PyObject *stack = PyObject_GetAttr(part->running, n_stack);
+    PyObject *outermost = stack && PyList_Check(stack) && PyList_Size(stack)
+                              ? PyList_GetItem(stack, 0)
+                              : part->graph;
+    int is = is_forward(stack ? PyObject_GetAttr(outermost, n_phase) : NULL);
+    Py_XDECREF(stack);
+    return is;
+}
+
+/* Whether the running backward is known, so that its number need not be drawn. */
+static int is_of_known_backward(const GraphPart *part) {
+    PyObject *task = PyObject_CallNoArgs(current_task);
+    int is = task ? PyDict_Contains(part->backwards, task) : 0;
+    Py_XDECREF(task);
+    return is == 1;
+}
+
+static int is_set(PyObject *object, PyObject *name) {
+    return is_true(PyObject_GetAttr(object, name)) == 1;
+}
+
+/* Takes a value for one part: 1, or 0 where nothing was noted and Python has to. Clears exceptions of
+   questions: Python asks again. */
+static int take_plain(const GraphPart *part, PyObject *value, const Handed *handed,
+                      const Meter **same) {
+    State *state = state_at(part, handed->port, handed->leaf), *awaited = NULL;
+    if (!state || !is_set(part->listener, n_recording) ||
+        !is_set(part->listener, n__is_state_taken) || !is_set(part->listener, n__has_trained) ||
+        !is_set(part->tap, n_is_in_graph))
+        return 0;
+    if (handed->is_gradient ? !is_of_known_backward(part) : !is_of_forward(part))
+        return 0;
+    if (handed->awaits && !(awaited = state_at(part, n_grad_output, handed->leaf)))
+        return 0;
+    PyObject *step = PyObject_GetAttr(part->listener, n_step);
+    if (!step || Py_TYPE(state->meter) != meter_type) {
+        Py_XDECREF(step);
+        return 0;
+    }
+    int could = measure((Meter *)state->meter, value, PyLong_AsLongLong(step), *same);
+    Py_DECREF(step);
+    if (could < 1)
+        return could;
+    *same = (const Meter *)state->meter;
+    state->seen = 1;
+    state->received += handed->is_gradient;
+    if (awaited)
+        awaited->expected++;
+    return 1;
+}
+
+/* Reads what is handed over; 0 where it is not plain. */
+static int read_handed(PyObject *const *arguments, Handed *handed) {
+    PyObject *note = arguments[4];
+    handed->port = arguments[2];
+    handed->leaf = arguments[3];
+    if (Py_TYPE(arguments[0]) != tensor_type || arguments[5] != Py_True ||
+        !PyUnicode_Check(handed->port) || !PyUnicode_Check(note))
+        return 0;
+    handed->is_gradient = !PyUnicode_CompareWithASCIIString(handed->port, "grad_output");
+    handed->awaits = !PyUnicode_CompareWithASCIIString(note, "awaited");
+    return handed->awaits || !PyUnicode_CompareWithASCIIString(note, "");
+}
+
+/* hand_over(by Python, value, tickets, port, leaf, note, trains), as capture.compiled.hand_over: a
+   value of a compiled graph, for the owners of all tickets. `by Python` is for one ticket. */
+static PyObject *hand_over(PyObject *module, PyObject *const *arguments, Py_ssize_t given) {
+    (void)module;
+    if (given != 7 || !PyTuple_Check(arguments[2])) {
+        PyErr_SetString(PyExc_TypeError, "hand_over takes what a compiled graph hands over");
+        return NULL;
+    }
+    Handed handed = {0};
+    const Meter *same = NULL;
+    PyObject *const *own = arguments + 1;
+    int is_plain = read_handed(own, &handed);
+    for (Py_ssize_t i = 0; i < PyTuple_Size(own[1]); i++) {
+        PyObject *ticket = PyTuple_GetItem(own[1], i);
+        GraphPart *part = is_plain ? part_of(ticket) : NULL;
+        Py_XINCREF((PyObject *)part);
+        int could = part ? take_plain(part, own[0], &handed, &same) : 0;
+        Py_XDECREF((PyObject *)part);
+        if (could < 0)
+            return NULL;
+        PyErr_Clear();
+        if (could)
+            continue;
+        PyObject *answer = PyObject_CallFunctionObjArgs(arguments[0], own[0], ticket, own[2],
+                                                        own[3], own[4], own[5], NULL);
+        if (!answer)
+            return NULL;
+        Py_DECREF(answer);
+        same = NULL; /* Python may have measured something else. */
+    }
+    return none();
+}
+
 /* -------------------------------------------------------------------------------- the Python door */
 
 /* Keeps what is handed in, from the place `first` on. */
@@ -1229,6 +1441,8 @@ static PyMethodDef functions[] = {
      "leave(leaving, hook, module, args, kwargs, output): a forward hook"},
     {"enter", (PyCFunction)(void (*)(void))enter, METH_FASTCALL,
      "enter(leaving, hook, module, args): a forward pre-hook"},
+    {"hand_over", (PyCFunction)(void (*)(void))hand_over, METH_FASTCALL,
+     "hand_over(by Python, value, tickets, port, leaf, note, trains): a value of a compiled graph"},
     {NULL, NULL, 0, NULL},
 };
 
@@ -1253,6 +1467,7 @@ int torchtap_add_calls(PyObject *module) {
         ROW("StepCounter", Steps, steps_type, steps_slots, 0),
         ROW("CallNumbers", Numbers, numbers_type, numbers_slots, own),
         ROW("Leaving", Leaving, leaving_type, leaving_slots, 0),
+        ROW("GraphPart", GraphPart, graph_part_type, graph_part_slots, 0),
     };
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
         PyType_Spec spec = {types[i].full_name, (int)types[i].size, 0, flags | types[i].more,

@@ -14,6 +14,10 @@ enum { TORCHTAP_INTERFACE = 4 };
 void torchtap_measure(const char *data, int64_t numel, int code, int64_t aim, int64_t threads,
                       int replaces);
 
+/* Measures a tensor into the arguments at an address that was just measured into those at another:
+   1, or 0 where it is to be read again. */
+int torchtap_repeat(const char *data, int64_t numel, int code, int64_t from, int64_t to);
+
 /* agreement(...), see targets.c. */
 PyObject *torchtap_agreement(PyObject *module, PyObject *arguments);
 

@@ -962,6 +962,21 @@ static void forget(Aim *aim) {
             empty_row(POINTER(double, slices[i].rows) + slice * ROW);
 }
 
+/* What was written to the end of the lists is the histogram of this site's tensor. */
+static void end_list(Lists *lists, Aim *aim) {
+    aim->last_list = lists->num_lists;
+    POINTER(int64_t, lists->ends)[lists->num_lists] = lists->num_bins;
+    POINTER(int64_t, lists->owners)[lists->num_lists++] = aim->owner;
+}
+
+static void add_samples(const char *data, int64_t numel, int dtype, const Aim *aim) {
+    if (!aim->sums || !aim->inner)
+        return;
+    int64_t samples = numel / aim->inner;
+    accumulate_sum(data, samples, aim->inner, dtype, POINTER(double, aim->sums));
+    *POINTER(int64_t, aim->num_samples) += samples;
+}
+
 static void take(const char *data, int64_t numel, int dtype, Aim *aim, int64_t threads) {
     Lists *lists = with_room(POINTER(Lists, aim->lists), numel, aim->sample);
     Ahead ahead = NOTHING;
@@ -969,20 +984,50 @@ static void take(const char *data, int64_t numel, int dtype, Aim *aim, int64_t t
         ahead = (Ahead){POINTER(const char, aim->sums), 256 * aim->inner / numel};
     accumulate(data, numel, dtype, POINTER(double, aim->row), POINTER(int64_t, aim->histogram),
                lists, aim->sample, ahead, threads);
-    if (lists) {
-        aim->last_list = lists->num_lists;
-        POINTER(int64_t, lists->ends)[lists->num_lists] = lists->num_bins;
-        POINTER(int64_t, lists->owners)[lists->num_lists++] = aim->owner;
-    }
-    if (aim->sums && aim->inner) {
-        int64_t samples = numel / aim->inner;
-        accumulate_sum(data, samples, aim->inner, dtype, POINTER(double, aim->sums));
-        *POINTER(int64_t, aim->num_samples) += samples;
-    }
+    if (lists)
+        end_list(lists, aim);
+    add_samples(data, numel, dtype, aim);
     const Slices *slices = POINTER(const Slices, aim->slices);
     for (int64_t i = 0; i < aim->num_slices; i++)
         accumulate_channels(data, numel / (slices[i].count * slices[i].inner), slices[i].count,
                             slices[i].inner, dtype, POINTER(double, slices[i].rows), threads);
+}
+
+/* Copies the histogram of the last tensor of a site, if it is in a list that there is room for. */
+static int copy_list(const Aim *from, int64_t numel, Aim *to) {
+    const Lists *source = POINTER(const Lists, from->lists);
+    int64_t list = from->last_list;
+    if (!source || list >= source->num_lists ||
+        POINTER(const int64_t, source->owners)[list] != from->owner)
+        return 0;
+    Lists *lists = with_room(POINTER(Lists, to->lists), numel, to->sample);
+    if (!lists)
+        return 0;
+    const int64_t *ends = POINTER(const int64_t, source->ends);
+    int64_t begin = list ? ends[list - 1] : 0, length = ends[list] - begin;
+    memcpy(POINTER(uint16_t, lists->bins) + lists->num_bins,
+           POINTER(const uint16_t, source->bins) + begin, (size_t)length * 2);
+    memcpy(POINTER(uint16_t, lists->counts) + lists->num_bins,
+           POINTER(const uint16_t, source->counts) + begin, (size_t)length * 2);
+    lists->num_bins += length;
+    end_list(lists, to);
+    return 1;
+}
+
+/* Takes for a site what was just measured of the same tensor for another; 0 where that does not give
+   the same to the bit. It does where the tensor is the first of the step for both: the row of the
+   other is that of the tensor, and samples are taken at the same places. */
+static int repeat(const char *data, int64_t numel, int dtype, const Aim *from, Aim *to) {
+    const double *row = POINTER(const double, from->row);
+    double *own = POINTER(double, to->row);
+    if (row[NUM_TENSORS] != 1 || own[NUM_TENSORS] != 0 || from->sample != to->sample ||
+        row[LEAST_BIN] > 0 || !from->histogram != !to->histogram || to->num_slices)
+        return 0;
+    if (to->histogram && !copy_list(from, numel, to))
+        return 0;
+    memcpy(own, row, ROW * sizeof *own);
+    add_samples(data, numel, dtype, to);
+    return 1;
 }
 
 /* ------------------------------------------------------------------------- the end of a step */
@@ -1147,6 +1192,12 @@ void torchtap_measure(const char *data, int64_t numel, int code, int64_t aim, in
     if (replaces)
         forget(POINTER(Aim, aim));
     MEASURE(numel, take(data, numel, code, POINTER(Aim, aim), threads));
+}
+
+int torchtap_repeat(const char *data, int64_t numel, int code, int64_t from, int64_t to) {
+    int could;
+    MEASURE(numel, could = repeat(data, numel, code, POINTER(const Aim, from), POINTER(Aim, to)));
+    return could;
 }
 
 static PyObject *py_channels(PyObject *module, PyObject *const *arguments, Py_ssize_t given) {
