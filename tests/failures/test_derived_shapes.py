@@ -17,6 +17,7 @@ MASK = torch.ones(2, 4)
 OF_ONE_SHAPE = [
     "x + 1e-6",
     "mask == 0",
+    "x.cpu()[0]",
     "~(mask > 0)",
     "x.transpose(1, 2)",
     "x[:, 0]",

@@ -147,6 +147,8 @@ def _computed(node: ast.expr, frame: TracebackFrame) -> Any:
                 )
             named = {str(one.arg): _computed(one.value, frame) for one in keywords}
             whole = _of_tensor(_computed(base, frame))
+            if attr in ("cpu", "cuda"):  # Meta has no values to be copied, and the shape stays.
+                return whole
             given = [_computed(one, frame) for one in args]
             return getattr(whole, attr)(*given, **named) if attr in _METHODS else MISSING
     raise TypeError
