@@ -227,9 +227,37 @@ train()
 """
 
 
-def run_ranks(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+ONE_RAISES = """
+from datetime import timedelta
+
+import torch
+from torch import distributed, nn
+
+import torchtap as tt
+
+distributed.init_process_group("gloo", timeout=timedelta(seconds=30))
+net = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)))
+with tt.explain_errors():
+    for step in range(3):
+        width = 5 if distributed.get_rank() == 1 and step == 1 else 4
+        net(torch.ones(2, width)).sum().backward()
+"""
+SIZES_DIFFER = """
+from datetime import timedelta
+
+from torch import distributed, nn
+
+import torchtap as tt
+
+distributed.init_process_group("gloo", timeout=timedelta(seconds=30))
+with tt.explain_errors():
+    nn.parallel.DistributedDataParallel(nn.Linear(4, 3 + distributed.get_rank()))
+"""
+
+
+def run_ranks(folder: Path, *words: str, source_text: str = "") -> subprocess.CompletedProcess[str]:
     script = folder / "train.py"
-    script.write_text(RANKS)
+    script.write_text(source_text or RANKS)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     source = Path(tt.__file__).parents[1]
     return subprocess.run(
@@ -253,6 +281,26 @@ def test_under_torchrun_the_note_stands_below_the_error_of_its_rank(tmp_path: Pa
     assert set(ranks) <= {"[rank0]:", "[rank1]:"}
     assert any("gave no gradient to spare.weight, spare.bias" in one for one in lines)
     assert not any("torchtap:" in one for one in plain.stderr.splitlines())
+
+
+@pytest.mark.slow
+def test_a_rank_that_raises_and_the_one_that_waits_have_notes_of_their_own(tmp_path: Path) -> None:
+    done = run_ranks(tmp_path, source_text=ONE_RAISES)
+    assert done.returncode != 0
+    said = [line for line in done.stderr.splitlines() if "torchtap: " in line]
+    assert any(one.startswith("[rank1]: torchtap: 0 (Linear) takes 4 features") for one in said)
+    others = [one for one in said if one.startswith("[rank0]:")]  # It may be ended before.
+    assert all("This process waited for another one, which has ended" in one for one in others)
+
+
+@pytest.mark.slow
+def test_models_whose_sizes_differ_between_ranks_are_told(tmp_path: Path) -> None:
+    done = run_ranks(tmp_path, source_text=SIZES_DIFFER)
+    assert done.returncode != 0
+    said = " ".join(done.stderr.replace("[rank1]: ", "").split())
+    assert (
+        "parameter 0, counted from 0, has the sizes [4, 4] in rank 1 and others in rank 0" in said
+    )
 
 
 # --- notebooks --------------------------------------------------------------------------------

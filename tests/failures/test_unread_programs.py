@@ -13,7 +13,7 @@ from error_programs.program import Program, error_of, run
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 POSTED: list[dict[str, Any]] = [
     program | {"source": (SCRIPTS / folder / f"{program['name']}.py").read_text()}
-    for folder in ("unread_programs", "second_unread_programs")
+    for folder in ("unread_programs", "second_unread_programs", "third_unread_programs")
     for program in tomllib.loads((SCRIPTS / folder / "programs.toml").read_text())["program"]
 ]
 EXPLAINED = [posted for posted in POSTED if "way" in posted]
@@ -34,9 +34,10 @@ def close(a, b):
 
 
 @pytest.fixture(autouse=True)
-def files_of_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some programs save a checkpoint where they run."""
+def as_in_a_process_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs save files where they run; torch.compile ends the checks of distributions."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("torch.distributions.Distribution._validate_args", True)
 
 
 def program_of(posted: dict[str, Any]) -> Program:

@@ -200,6 +200,9 @@ RANKS: dict[str, str] = {
     "sharded and plain": r"(?P<op>[\w.]+) got mixed torch\.Tensor and DTensor",
     "models of ranks": r"DDP expects same model across all ranks, but Rank (?P<rank>\d+) has "
     r"(?P<given>\d+) params, while rank (?P<other>\d+) has inconsistent (?P<wanted>\d+) params",
+    "sizes of ranks": r"\[(?P<rank>\d+)\]: params\[(?P<at>\d+)\] in this process with sizes "
+    r"(?P<given>\[.*?\]) appears not to match sizes of the same param in process (?P<other>\d+)",
+    "rank that ended": r".*Connection (closed|reset) by peer",
 }
 """Messages of processes that train together."""
 LAST: dict[str, str] = {

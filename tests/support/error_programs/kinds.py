@@ -90,6 +90,7 @@ PROGRAMS = [
         "self.register_buffer('mask', ...)",
         (("self.mask = torch.ones(4)", "self.register_buffer('mask', torch.ones(4))"),),
         ("made by fc (Linear) at train.py:14",),
+        purpose="assert 'mask' in net.state_dict() and net.mask.device == net.fc.weight.device",
     ),
     Program(
         "Floats as tokens",
@@ -125,6 +126,7 @@ PROGRAMS = [
         "Compute out of place",
         (("counts += torch.rand(3)", "counts = counts + torch.rand(3)"),),
         ("counts, int64[3]",),
+        purpose="assert counts.is_floating_point() and 0 <= counts.min() and counts.max() < 1",
     ),
     Program(
         "The mean of whole numbers",
@@ -309,6 +311,7 @@ PROGRAMS = [
         "net.embed = nn.Embedding(11, ...)",
         (("nn.Embedding(10, 4)", "nn.Embedding(11, 4)"),),
         ("has 10 rows, for indices from 0 to 9", "from 3 to 10"),
+        purpose="assert net(torch.tensor([[10]])).shape == (1, 1, 4)",
     ),
     Program(
         "A negative token for padding",
@@ -421,6 +424,7 @@ PROGRAMS = [
         "the MSELoss itself",
         "Make it first, then call it: nn.MSELoss()(input, target)",
         (("nn.MSELoss(a, b)", "nn.MSELoss()(a, b)"),),
+        purpose="assert torch.equal(loss, (a - b).square().mean())",
     ),
     Program(
         "A dict goes into a Linear",
@@ -469,6 +473,7 @@ PROGRAMS = [
         "layer (Linear)",
         "self.hidden = nn.ModuleList(...)",
         (("[nn.Linear(4, 4)]", "nn.ModuleList([nn.Linear(4, 4)])"),),
+        purpose="assert [one.is_meta for one in net.parameters()] == [True, True]",
     ),
     Program(
         "A module is made with what it should be called with",

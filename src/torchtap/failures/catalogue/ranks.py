@@ -126,4 +126,15 @@ SITUATIONS: dict[str, Situation] = {
         "Build and freeze the model before it is wrapped, the same in each process: no condition "
         "of the rank there.",
     ),
+    "sizes of ranks": SituationRow(
+        "The processes wrapped different models: parameter {at}, counted from 0, has the sizes "
+        "{given} in rank {rank} and others in rank {other}.",
+        "Build the model before it is wrapped, with the same sizes in each process: no condition "
+        "of the rank there.",
+    ),
+    "rank that ended": SituationRow(
+        "This process waited for another one, which has ended; the cause stands in what that one "
+        "raised.",
+        "Look at what the other ranks printed: the first exception among them is to be mended.",
+    ),
 }
