@@ -22,6 +22,7 @@ from torchtap.core.planned_size import PlannedSize
 from torchtap.core.record import Record, Sink
 from torchtap.core.site import Site
 from torchtap.core.torch_private import is_any_autocast_enabled, set_grad_enabled, without_autocast
+from torchtap.hooks.module_hook import run_as_it_is
 from torchtap.hooks.tap import Meter
 from torchtap.runs.about import About
 from torchtap.runs.memory import Memory
@@ -395,3 +396,7 @@ def _sync(sink: Sink) -> None:
 def _name(sink: Sink) -> str:
     inner = sink.function if isinstance(sink, _Function | _AfterStep) else type(sink)
     return getattr(inner, "__qualname__", repr(inner))
+
+
+# Native hooks call these, and Dynamo looks at each frame of Python that they begin.
+run_as_it_is(SinkCaller.take, Memory._take_within_budget)

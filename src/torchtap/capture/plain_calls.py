@@ -29,7 +29,7 @@ from torchtap.core.torch_private import (
 )
 from torchtap.hooks.call_numbers import StepCounter
 from torchtap.hooks.followed_views import FollowedView, ViewState
-from torchtap.hooks.module_hook import NativeHook, NativePreHook
+from torchtap.hooks.module_hook import NativeHook, NativePreHook, run_as_it_is
 from torchtap.hooks.tap import GradHook, Meter, SiteState, no_meter
 from torchtap.stats.kernels import native
 
@@ -75,6 +75,7 @@ def new_gradients(gradients: Gradients, emit: Callable[[Record], None], *, borro
         handle = FollowedView(view, pending, None, first, pending.views[0]).repair()
         return None if handle is None else (pending, handle)
 
+    run_as_it_is(resume, repair, type(gradients.on_tensors).join)  # Called by native hooks.
     on_tensors, backwards = gradients.on_tensors, gradients.backwards
     inside = gradients.views.inside
     return native.kernel().Gradients(
