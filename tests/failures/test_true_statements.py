@@ -20,6 +20,62 @@ def note_of(source: str, folder: Path) -> str:
     ("source", "says", "never"),
     [
         (
+            "model = nn.Sequential(nn.Linear(3, 2))\nmodel.head = nn.Linear(2, 2)\n"
+            "model(torch.ones(2, 3)).double() @ model.head(torch.ones(2, 2))",
+            ("of one dtype",),
+            ("was set as an attribute of an nn.Sequential",),
+        ),
+        (
+            "model = nn.Sequential(nn.Linear(3, 2))\nmodel.head = nn.Linear(2, 2)\n"
+            "model(torch.ones(2, 3, dtype=torch.float64))",
+            ("0 (Linear) has parameters of float32",),
+            ("was set as an attribute of an nn.Sequential",),
+        ),
+        (
+            "model = nn.Sequential(nn.Linear(3, 2))\nmodel.add_module('fc{i}', nn.Linear(2, 2))\n"
+            "model[0].double()\nmodel(torch.ones(2, 3, dtype=torch.float64))",
+            ("fc{i} (Linear) has parameters of float32",),
+            ("has braces",),
+        ),
+        (
+            "F.batch_norm(torch.ones(2, 3, dtype=torch.complex64), None, None, training=True)",
+            ("not there for complex64",),
+            ("which torch.backends", "enabled.", ".float()"),
+        ),
+        (
+            "F.nll_loss(torch.zeros(2, 3, dtype=torch.complex64), torch.tensor([0, 1]))",
+            (),
+            ("which _Reduction", "get_enum(reduction).", ".float()"),
+        ),
+        (
+            "counts = torch.zeros(3, dtype=torch.int64)\nfor i in range(3):\n    counts[i] += 0.5",
+            ("If counts is to hold floats",),
+            ("Go by the dtype",),
+        ),
+        (
+            "net = nn.BatchNorm1d(2)\nstate = net.state_dict()\nfor key in state:\n"
+            "    state[key] *= 0.5",
+            ("Go by the dtype of each item", "if state[key].is_floating_point()"),
+            (".long()", " int("),
+        ),
+        (
+            "rows = [torch.tensor([1, 2]), torch.tensor([3])]\ntorch.tensor(rows)",
+            ("torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)",),
+            ("int(x)", "torch.stack(rows)"),
+        ),
+        (
+            "from torch.utils.data import DataLoader\n"
+            "def joined(batch):\n    return torch.stack(batch)\n"
+            "list(DataLoader([torch.ones(2), torch.ones(3)], batch_size=2, collate_fn=joined))",
+            ("torch.stack takes tensors of one shape", "pad_sequence(batch, batch_first=True)"),
+            ("the DataLoader stacks", "DataLoader(..."),
+        ),
+        (
+            "a, b = torch.ones(4, 3), torch.ones(4, 2)\ntorch.cat([a, b])",
+            ("concatenate along it: dim=1",),
+            ("F.pad",),
+        ),
+        (
             "F.one_hot(torch.tensor([0., 1.]), 3)",
             ("torch.tensor([0., 1.]) is used as an index", "torch.tensor([0., 1.]).long()"),
             ("3 is used", "3.long()", "> 0", "holds"),

@@ -84,7 +84,7 @@ def explain(
     if known is None:
         return failure, None, None
     explanation = SITUATIONS[known.name](failure, known.match)
-    way = misplaced(failure) if isinstance(error, RuntimeError) else ""
+    way = misplaced(failure)
     if way:
         explanation = explanation._replace(ways=(way, *explanation.ways))
     return failure, known, explanation

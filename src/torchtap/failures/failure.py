@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
+from enum import Enum
 from functools import cached_property
 from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from torchtap.core.source_files import shown_file
@@ -21,6 +23,7 @@ UNNAMED = "<tensor>"
 Details = tuple[tuple[str, str], ...]
 """Label and text of each row of a note, beside the place."""
 _MOST_CHARACTERS = 90
+_NO_TENSORS = (bool, int, float, complex, str, torch.dtype, torch.device, Enum)
 
 
 class Explanation(NamedTuple):
@@ -151,9 +154,23 @@ class Failure:
         return self.origin(operand).name
 
     @property
+    def candidates(self) -> list[Operand]:
+        """Return the operands that may be tensors: no numbers, and nothing that torch computes.
+
+        An expression of unknown value is one where the program wrote it: PyTorch's own call gives
+        flags and options besides, and the name of one would mean nothing to the reader.
+        """
+        return [
+            one
+            for one in self.operands
+            if not isinstance(one.value, _NO_TENSORS)
+            if one.value is not MISSING or not self.frames[one.depth].is_torch
+        ]
+
+    @property
     def pair(self) -> list[Operand]:
         """Return the two operands of an operator: its tensors, or else its expressions."""
-        return (self.tensors if len(self.tensors) > 1 else self.operands)[:2]
+        return (self.tensors if len(self.tensors) > 1 else self.candidates)[:2]
 
     def details(self, *chosen: Operand) -> Details:
         """Lines that describe operands; all tensors of the operation by default.
@@ -177,7 +194,7 @@ class Failure:
         known value, whose name is ``otherwise``, where there is none.
         """
         given = (tensor for tensor in self.tensors if not self.origin(tensor).is_state)
-        return next(given, next(iter(self.operands), Operand(otherwise)))
+        return next(given, next(iter(self.candidates), Operand(otherwise)))
 
     # ------------------------------------------------------------------ backward
 

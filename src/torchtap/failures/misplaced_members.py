@@ -9,14 +9,18 @@ from torch import nn
 from torchtap.failures.failure import Failure
 
 _BRACES = re.compile(r"\{\w*\}")
+_OF_SHAPES = re.compile(r"\b(sizes?|shapes?|channels?|dim(ension)?s?|elements|\dD)\b")
+_LOADING = "Error(s) in loading state_dict"
 
 
 def misplaced(failure: Failure) -> str:
     """Return the way out where the running module has such a place; empty if it has none.
 
-    PyTorch says of it that shapes do not fit, whatever their message: the evidence is the name.
+    PyTorch says of it that shapes do not fit; an error about anything else has another cause.
     """
     module = failure.module
+    if not _is_of_shapes(failure):
+        return ""
     for _, parent in failure.names.modules():
         if not isinstance(parent, nn.Sequential) or module is None:
             continue
@@ -27,6 +31,11 @@ def misplaced(failure: Failure) -> str:
         if is_named and type(parent) is nn.Sequential and any(map(str.isdigit, parent._modules)):
             return _of_attribute(failure, parent, name)
     return ""
+
+
+def _is_of_shapes(failure: Failure) -> bool:
+    is_computed = isinstance(failure.error, RuntimeError) and not failure.text.startswith(_LOADING)
+    return is_computed and _OF_SHAPES.search(failure.text) is not None
 
 
 def _of_braces(name: str) -> str:

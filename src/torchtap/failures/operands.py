@@ -37,6 +37,9 @@ _DTYPES = {
     "short": "int16",
     "int": "int32",
     "long": "int64",
+    "complexhalf": "complex32",
+    "complexfloat": "complex64",
+    "complexdouble": "complex128",
 }
 
 

@@ -30,13 +30,22 @@ class Step(NamedTuple):
 
 def steps_in(frame: TracebackFrame) -> Iterator[Step]:
     """Yield the steps of optimizers that are called in the function of a frame."""
-    for node in frame.calls_of("step"):
+    for node, func in _calls_of_steps(frame):
         # scaler.step(optimizer) steps the optimizer that it is given.
-        for one in (node.func.value, *node.args[:1]):  # type: ignore[attr-defined]
+        for one in (func.value, *node.args[:1]):
             held = frame.value_of(one)
             if isinstance(held, Optimizer):
                 yield _step(node, frame, held)
                 break
+
+
+def _calls_of_steps(frame: TracebackFrame) -> Iterator[tuple[ast.Call, ast.Attribute]]:
+    """Yield the calls of step, and of methods such as the first_step of an optimizer of two."""
+    for node in ast.walk(frame.function) if frame.function is not None else ():
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            name = node.func.attr
+            if name == "step" or name.endswith("_step"):
+                yield node, node.func
 
 
 def steps_between(frame: TracebackFrame, after: tuple[int, int]) -> list[Step]:

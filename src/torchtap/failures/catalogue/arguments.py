@@ -25,7 +25,7 @@ def _argument(failure: Failure, found: re.Match[str]) -> Explanation:
     named = failure.operand(name, "")
     fitting = [named] if named.text else []
     fitting += [one for one in failure.operands if type(one.value).__name__ == kind]
-    unknown = [one for one in failure.operands if one.value is MISSING]
+    unknown = [one for one in failure.candidates if one.value is MISSING]
     chosen = fitting or (unknown if len(unknown) == 1 else [])
     operand = next(iter(chosen), None) or _given_at(failure, int(found["at"])) or Operand(name)
     text, maker = failure.name_of(operand), failure.origin(operand).module

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -9,7 +10,9 @@ from typing import Any
 
 from torch import Tensor
 
+from torchtap.core.source_files import is_of_library
 from torchtap.failures.failure import Failure
+from torchtap.failures.parsed_source import written
 from torchtap.failures.situation_row import Situation, SituationRow, first_of
 
 _AS_LISTS = (
@@ -22,12 +25,25 @@ _PADDED = (
 )
 _MOST = 64
 _DATA = os.path.join("torch", "utils", "data")
+_FETCH = os.path.join(_DATA, "_utils", "fetch.py")
+_FILE = re.compile(r'File "([^"]+)", line \d+')
 
 
 def is_collated(failure: Failure) -> bool:
     """Return whether a DataLoader was putting samples together."""
     files = (one.file for one in failure.frames if one.is_torch)
-    return "collate" in failure.text or any(_DATA in one for one in files)
+    is_loaded = "collate" in failure.text or any(_DATA in one for one in files)
+    return is_loaded and not is_of_program(failure)
+
+
+def is_of_program(failure: Failure) -> bool:
+    """Return whether code of the program put samples together: a collate_fn, or a data set.
+
+    A worker hands the files on in the text of the message.
+    """
+    files = _FILE.findall(failure.text) or [one.file for one in failure.frames]
+    asked = [at for at, one in enumerate(files) if one.endswith(_FETCH)]
+    return bool(asked) and any(not is_of_library(one) for one in files[asked[-1] :])
 
 
 def _samples(failure: Failure) -> list[Any]:
@@ -53,7 +69,7 @@ def _stack(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         [int(one) for one in re.findall(r"\d+", found[key])] for key in ("wanted", "given")
     )
     if not is_collated(failure):
-        return {}
+        return _stacked(failure, wanted, given)
     low, high = sorted((wanted, given), key=len)
     is_dims = len(low) != len(high)
     differs = [at for at, (a, b) in enumerate(zip(low, high, strict=False)) if a != b]
@@ -80,6 +96,17 @@ def _stack(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         else (),
         "is_collated": True,
     }
+
+
+def _stacked(failure: Failure, wanted: list[int], given: list[int]) -> Mapping[str, Any]:
+    """Return how the program's own torch.stack pads rows whose number alone differs."""
+    frame = failure.user
+    node = None if frame is None else frame.expression
+    is_rows = len(wanted) == len(given) and wanted[1:] == given[1:]
+    text = written(node.args[0]) if isinstance(node, ast.Call) and node.args else ""
+    padded = f"torch.nn.utils.rnn.pad_sequence({text}, batch_first=True)"
+    is_named = is_rows and text.isidentifier()
+    return {"is_rows": padded if is_named else "", "is_any": not is_named}
 
 
 def _lacking(low: list[int], high: list[int]) -> str:
@@ -117,10 +144,12 @@ def _lists(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     of_lists = f"{pad}([{tensors.format('one')}], batch_first=True)"
     is_plain = isinstance(first, list) and all(isinstance(one, int | float) for one in first)
     collated = of_keys if is_dict else of_lists if is_plain else ""
+    if is_of_program(failure):  # A collate_fn in its place would drop what it does.
+        collated, is_dict = "", False
     return {
         "padded": f"DataLoader(..., collate_fn=lambda batch: {collated})" if collated else "",
         "is_dict": is_dict,
-        "is_tuple": not is_dict,
+        "is_tuple": not is_dict and not is_of_program(failure),
     }
 
 
@@ -193,8 +222,16 @@ SITUATIONS: dict[str, Situation] = {
         ),
         SituationRow(
             "torch.stack takes tensors of one shape, and got {wanted} at 0 and {given} at {at}.",
-            "If each is one sample of a batch, bring them to one shape first: cut or pad them, "
-            "torch.nn.utils.rnn.pad_sequence(..., batch_first=True).",
+            (
+                "is_rows",
+                "If each is one sample of a batch, fill all up to the longest, and mark what is "
+                "padding: {is_rows}.",
+            ),
+            (
+                "is_any",
+                "If each is one sample of a batch, bring them to one shape first: cut or pad them, "
+                "torch.nn.utils.rnn.pad_sequence(..., batch_first=True).",
+            ),
             "If they are to stand one behind the other, in a dimension that they have: torch.cat.",
             about="tensors",
         ),

@@ -44,6 +44,8 @@ def _ways_to_concatenate(
     differing = [at for at, (a, b) in enumerate(zip(one, two, strict=True)) if a != b]
     if dim == 1:
         yield from maps_of_one_size(first, one, other, two)
+    if dim == 0 and differing == [1] and len(one) == 3:
+        yield _filled_up(first, one[1], other, two[1])
     if len(differing) == 1 and not repeated:
         yield (
             f"If they are parts that follow each other in dimension {differing[0]}, concatenate "
@@ -51,6 +53,17 @@ def _ways_to_concatenate(
         )
     if 0 in differing and dim != 0:
         yield samples_of_one_batch((one[0], two[0]))
+
+
+def _filled_up(first: str, one: int, other: str, two: int) -> str:
+    """The way to pad the shorter of two batches of sequences, [batch, length, features]."""
+    name, short, long = (first, one, two) if one < two else (other, two, one)
+    times, rest = divmod(long, short) if short else (0, 1)
+    repeated = f"; or repeat it: {grouped(name)}.repeat(1, {times}, 1)" if not rest else ""
+    return (
+        f"If both are sequences of one batch, {name} is shorter: fill it up to {long} in dimension "
+        f"1, F.pad({name}, (0, 0, 0, {long - short})), and mask the padding{repeated}."
+    )
 
 
 def _repeated(failure: Failure, dim: int, at: int) -> str:

@@ -16,7 +16,8 @@ from torchtap.failures.operands import (
     dtype_word,
 )
 from torchtap.failures.parsed_source import grouped, written
-from torchtap.failures.situation_row import Situation, SituationRow
+from torchtap.failures.situation_row import Situation, SituationRow, first_of
+from torchtap.failures.traceback_frame import TracebackFrame
 
 
 def _overflow(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
@@ -101,12 +102,37 @@ def _chosen(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     frame = failure.user
     node = None if frame is None else frame.expression
     if frame is None or not isinstance(node, ast.Subscript):
-        return {"chosen": "", "is_other": True}
+        return {"chosen": "", "is_other": True, **_rows(frame, node)}
     index, held = frame.value_of(node.slice), frame.value_of(node.value)
     is_several = isinstance(index, Tensor) and index.numel() > 1 and isinstance(held, list | tuple)
     name, at = written(node.value, frame.file), grouped(written(node.slice, frame.file))
     chosen = f"[{name}[at] for at in {at}.tolist()]" if is_several else ""
     return {"chosen": chosen, "is_other": not is_several}
+
+
+_MAKERS = ("tensor", "as_tensor", "asarray", "FloatTensor", "LongTensor", "IntTensor", "Tensor")
+
+
+def _rows(frame: TracebackFrame | None, node: ast.AST | None) -> Mapping[str, Any]:
+    """Return how a list of tensors becomes a tensor: rows of one length, or of several."""
+    if frame is None or not isinstance(node, ast.Call) or not node.args:
+        return {}
+    call, rows = written(node.func, frame.file), frame.value_of(node.args[0])
+    if call.rpartition(".")[2] not in _MAKERS or type(rows) not in (list, tuple):
+        return {}
+    several = [one for one in rows if isinstance(one, Tensor)]
+    if not several or len(several) != len(rows) or all(one.numel() == 1 for one in several):
+        return {}
+    text = written(node.args[0], frame.file)
+    is_even = len({one.shape for one in several}) == 1
+    padded = f"torch.nn.utils.rnn.pad_sequence({text}, batch_first=True)"
+    is_padded = not is_even and len({one.shape[1:] for one in several if one.dim()}) == 1
+    return {
+        "rows": text,
+        "call": call,
+        "stacked": f"torch.stack({text})" if is_even else "",
+        "padded": padded if is_padded else "",
+    }
 
 
 def _base(failure: Failure) -> str:
@@ -170,19 +196,29 @@ SITUATIONS: dict[str, Situation] = {
         about="argument",
         facts=_formatted,
     ),
-    "tensor as an index": SituationRow(
-        "An integer is needed, and a tensor of several elements or of floats was given.",
-        (
-            "chosen",
-            "If a list is to give the elements of several numbers, go through them: {chosen}.",
+    "tensor as an index": first_of(
+        SituationRow(
+            "{call} makes a tensor of numbers, and {rows} holds tensors of several elements.",
+            ("stacked", "Put them together, one behind the other in a new dimension: {stacked}."),
+            ("padded", "Fill them up to one length and put them together: {padded}."),
+            "To join them in a dimension that they have: torch.cat({rows}).",
+            when="rows",
+            about="tensors",
         ),
-        ("is_other", "If it is a tensor of one, take the number out of it: int(x)."),
-        (
-            "is_other",
-            "If a list is to be multiplied with a tensor, make a tensor of the list first: "
-            "torch.tensor(...).",
+        SituationRow(
+            "An integer is needed, and a tensor of several elements or of floats was given.",
+            (
+                "chosen",
+                "If a list is to give the elements of several numbers, go through them: {chosen}.",
+            ),
+            ("is_other", "If it is a tensor of one, take the number out of it: int(x)."),
+            (
+                "is_other",
+                "If a list is to be multiplied with a tensor, make a tensor of the list first: "
+                "torch.tensor(...).",
+            ),
+            about="tensors",
         ),
-        about="tensors",
         facts=_chosen,
     ),
     "number too large": SituationRow(

@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from torchtap.failures.failure import UNNAMED, Explanation, Failure
+from torchtap.failures.looped_states import is_one_of_several_dtypes
 from torchtap.failures.operands import Operand, bounds_of, dtype_text, dtype_word, operands_of
 from torchtap.failures.parsed_source import grouped, replaced, written
 from torchtap.failures.situation_row import Situation, SituationRow, first_of
@@ -235,7 +236,7 @@ def _may_be_unfit(value: object) -> bool:
 def _of_dtype(failure: Failure, kind: str) -> Operand | None:
     """The operand that holds a dtype: a tensor of it, or else the only one of unknown value."""
     found = next((one for one in failure.tensors if dtype_text(one.value) == kind), None)
-    unknown = [one for one in failure.operands if one.value is MISSING]
+    unknown = [one for one in failure.candidates if one.value is MISSING]
     return unknown[0] if found is None and len(unknown) == 1 else found
 
 
@@ -243,7 +244,7 @@ def _result(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     functions = [one.code.co_name for one in failure.frames]
     if any(one.startswith("binary_cross_entropy") for one in functions):
         target = failure.name_of(failure.operand("target", "the target"))
-        return {"target": target, "clamped": ""}
+        return {"target": target, "clamped": "", "item": ""}
     first = _written_into(failure) or _of_dtype(failure, dtype_word(found["wanted"]))
     first = first or Operand(UNNAMED)
     name = failure.name_of(first)
@@ -251,8 +252,11 @@ def _result(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     floats = replaced(whole, "float()")
     clamped = _clamped(failure, name)
     is_whole = dtype_word(found["wanted"].removesuffix(" int")) in _WHOLE
+    if is_whole and is_one_of_several_dtypes(failure, first):
+        return {"target": "", "clamped": "", "item": name, **_of_item(failure, first)}
     return {
         "target": "",
+        "item": "",
         "name": name,
         "whole": whole,
         "floats": floats,
@@ -260,6 +264,13 @@ def _result(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         "divided": is_whole and _divides(failure),
         "is_added": is_whole and not _divides(failure),
     }
+
+
+def _of_item(failure: Failure, item: Operand) -> Mapping[str, Any]:
+    """The tensor that is written into an item of a loop, and how it is converted for that."""
+    others = [one for one in failure.tensors if one.text != item.text]
+    name = failure.name_of(others[0]) if len(others) == 1 else ""
+    return {"fitted": replaced(name, f"to({grouped(item.text)}.dtype)") if name else ""}
 
 
 def _written_into(failure: Failure) -> Operand | None:
@@ -348,6 +359,12 @@ def _converted(name: str, kind: str, kernel: str) -> tuple[str, ...]:
             f"Compare it, where it stands for yes and no: {name} > 0, or {name}.bool().",
             f"Convert it, where its bits are meant: {name}.long().",
         )
+    if kind.startswith("complex"):  # .float() would drop the imaginary part.
+        return (
+            f"Take what is meant of it: {name}.abs() for its magnitude, or {name}.real.",
+            f"To keep both parts, as two real numbers in a last dimension: "
+            f"torch.view_as_real({name}).",
+        )
     if kind in ("float32", "float64"):
         return (f"Convert it first: {name}.long(), since there is none for floats.",)
     return (f"Convert it first: {name}.float().",)
@@ -357,7 +374,8 @@ def _scattered(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     """The tensor that is scattered into, and the values."""
     tensors = [one for one in failure.tensors if dtype_text(one.value) not in _WHOLE]
     whole = failure.operands[0] if failure.operands else Operand(UNNAMED)
-    given = [one for one in failure.operands[1:] if one.value is MISSING or one in tensors]
+    others = [one for one in failure.candidates if one is not whole]
+    given = [one for one in others if one.value is MISSING or one in tensors]
     name = failure.name_of(whole)
     values = failure.name_of(given[-1]) if given else "src"
     value = given[-1].value if given else MISSING
@@ -424,6 +442,17 @@ SITUATIONS: dict[str, Situation] = {
             "Give whole numbers as bounds: {clamped}.",
             "Clamp out of place, where the result may be floats: clamp for clamp_.",
             when="clamped",
+        ),
+        SituationRow(
+            "The result is {given_dtype}, and {item}, which is written into, holds {wanted_dtype}: "
+            "the loop goes over items of several dtypes, such as the counts of a batch norm beside "
+            "its weights.",
+            "Go by the dtype of each item, and leave whole numbers out: if "
+            "{item_it}.is_floating_point(), before this line; copy them, if they are to follow: "
+            "{item_it}.copy_(...).",
+            ("fitted", "If whole numbers are to change, too, cut to whole ones: {fitted}."),
+            when="item",
+            about="tensors",
         ),
         SituationRow(
             "The result is {given_dtype}, and {name}, which is written into, holds {wanted_dtype}.",

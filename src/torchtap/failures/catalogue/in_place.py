@@ -25,7 +25,7 @@ def _target(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
 
 
 def _written(failure: Failure) -> Operand:
-    return next(iter(failure.tensors or failure.operands), Operand(UNNAMED))
+    return next(iter(failure.tensors or failure.candidates), Operand(UNNAMED))
 
 
 def _leaf(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:

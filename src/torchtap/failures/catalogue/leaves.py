@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from torchtap.failures.failure import UNNAMED, Details, Explanation, Failure
 from torchtap.failures.graph_cuts import without_grad
+from torchtap.failures.graph_reading import leaves_of
 from torchtap.failures.operands import Operand, shape_text
 from torchtap.failures.parsed_source import grouped, written
 from torchtap.failures.situation_row import Situation, SituationRow, first_of
@@ -19,7 +20,7 @@ from torchtap.failures.traceback_frame import MISSING
 
 def _tensor(failure: Failure) -> tuple[str, Details]:
     """The name of the tensor that the operation is called on, and its description."""
-    found = [one for one in failure.operands if one.text != "self" and _may_be_tensor(one.value)]
+    found = [one for one in failure.candidates if one.text != "self" and _may_be_tensor(one.value)]
     for one in (found or failure.tensors)[:1]:
         return failure.name_of(one), failure.details(one)
     owner = next((one.owner for one in reversed(failure.frames) if one.owner is not None), None)
@@ -119,12 +120,14 @@ def _copy(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     kept, module = _attribute(failure, owner)
     held = kept or failure.called(owner)
     name = held or "a tensor"
+    is_normed = bool(kept) and _is_normed(failure, owner)
     return {
         "name": name,
         "tensor": held or "tensor",
         "kept": kept,
-        "is_normed": bool(kept) and _is_normed(failure, owner),
-        "is_kept": bool(kept) and not _is_normed(failure, owner),
+        "is_normed": is_normed,
+        "is_kept": bool(kept) and not is_normed,
+        "is_of_parameters": bool(kept) and not is_normed and _is_of_parameters(failure, owner),
         "is_free": not kept,
         "details": () if owner is None else (("tensor", f"{name}, {shape_text(owner)}"),),
         "where": module,
@@ -134,9 +137,20 @@ def _copy(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
 def _is_normed(failure: Failure, wanted: Tensor | None) -> bool:
     """Return whether an old weight norm or pruning computes a tensor, before each forward."""
     return any(
-        vars(module).get(name) is wanted and {f"{name}_g", f"{name}_orig"} & {*module._parameters}
+        vars(module).get(getattr(hook, "name", getattr(hook, "_tensor_name", ""))) is wanted
         for _, module in failure.names.modules()
-        for name in vars(module)
+        for hook in module._forward_pre_hooks.values()
+        if type(hook).__module__.startswith("torch.nn.utils.")
+    )
+
+
+def _is_of_parameters(failure: Failure, wanted: Tensor | None) -> bool:
+    """Return whether a tensor that a module keeps is computed from parameters of that module."""
+    held = set(map(id, leaves_of([] if wanted is None else [wanted])))
+    return any(
+        any(value is wanted for value in vars(module).values())
+        and any(id(one) in held for one in module._parameters.values())
+        for _, module in failure.names.modules()
     )
 
 
@@ -247,6 +261,11 @@ SITUATIONS: dict[str, Situation] = {
             "It is computed anew before each forward, by weight_norm or pruning: use "
             "torch.nn.utils.parametrizations.weight_norm, which can be copied, or "
             "prune.remove(module, name) before the copy.",
+        ),
+        (
+            "is_of_parameters",
+            "If it is a weight that is computed from parameters: compute it in forward, and keep "
+            "it in a local variable; an attribute does not follow the parameters as they train.",
         ),
         (
             "is_kept",

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from torch.utils.data import IterableDataset
+from torch.utils.data import DataLoader, IterableDataset
 
 from torchtap.failures.failure import Failure
 from torchtap.failures.parsed_source import function_tree, written
-from torchtap.failures.situation_row import Situation, SituationRow
+from torchtap.failures.situation_row import Situation, SituationRow, first_of
 
 
 def _number(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
@@ -29,7 +30,30 @@ def _length(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     held += [getattr(one, "dataset", None) for one in held]
     fitting = [one for one in held if type(one).__name__ == found["kind"]]
     is_stream = any(isinstance(one, IterableDataset) for one in fitting)
-    return {"is_stream": is_stream, "is_map": not is_stream}
+    loaders = [one.owner for one in failure.frames if isinstance(one.owner, DataLoader)]
+    part, given = next(
+        ((part, one) for one in loaders for part, one in _parts(one, found["kind"])), ("", None)
+    )
+    is_own = type(given).__module__ != "builtins" if part else found["kind"] not in dir(builtins)
+    is_count = type(given) is int
+    return {
+        "is_stream": is_stream,
+        "is_map": not is_stream and is_own,
+        "part": part if not is_own else "",
+        "given": given if is_count else "",
+        "is_batches": part == "batch_sampler" and is_count,
+        "is_samples": part in ("sampler", "batch_sampler"),
+        "is_data": part == "dataset",
+        "is_other": not is_stream and not is_own and not part,
+    }
+
+
+def _parts(loader: DataLoader[Any], kind: str) -> Iterator[tuple[str, Any]]:
+    """Yield the parts of a loader, asked for a length, that are of a kind; the innermost first."""
+    for part in ("batch_sampler", "sampler", "dataset"):
+        held = getattr(loader, part, None)
+        if type(held).__name__ == kind:
+            yield part, held
 
 
 def _arrays(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
@@ -145,11 +169,39 @@ SITUATIONS: dict[str, Situation] = {
         "was given.",
         "Leave {what} out, and mix the samples where they are yielded.",
     ),
-    "data set without a length": SituationRow(
-        "{kind} has no length, and the number of its samples is needed.",
-        ("is_stream", "Count the batches as they come: an IterableDataset need not know them."),
-        ("is_stream", "If the number is known, define __len__(self) in {kind}."),
-        ("is_map", "Define __len__(self) in {kind}: return the number of samples."),
+    "data set without a length": first_of(
+        SituationRow(
+            "The {part} of the DataLoader is of type {kind}, which has no length, and the number "
+            "of its samples is needed.",
+            (
+                "is_batches",
+                "A batch_sampler yields the numbers of each batch; if batches of {given} are "
+                "meant: batch_size={given} in its place.",
+            ),
+            (
+                "is_batches",
+                "To keep a sampler: sampler=sampler, batch_size={given}; or "
+                "torch.utils.data.BatchSampler(sampler, {given}, drop_last=False) as the "
+                "batch_sampler.",
+            ),
+            (
+                "is_samples",
+                "Give a sampler as the {part}, an object that yields numbers of samples and has a "
+                "__len__; or leave it out, with shuffle=True for a random order.",
+            ),
+            ("is_data", "Give a data set, or a list of the samples."),
+            when="part",
+        ),
+        SituationRow(
+            "{kind} has no length, and the number of its samples is needed.",
+            ("is_stream", "Count the batches as they come: an IterableDataset need not know them."),
+            ("is_stream", "If the number is known, define __len__(self) in {kind}."),
+            ("is_map", "Define __len__(self) in {kind}: return the number of samples."),
+            (
+                "is_other",
+                "Check what was given as the data set and the sampler: {kind} is neither.",
+            ),
+        ),
         facts=_length,
     ),
     "data set without samples": SituationRow(

@@ -24,6 +24,7 @@ def _resized(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     is_volume = dims == 4 and asked == 3
     is_single = dims == asked + 1 and wanted != dims and not is_colored and not is_volume
     second = _channel_second(value) if is_single else {}
+    is_colors_last = dims == 5 and asked == 2 and value.shape[-1] in (3, 4)
     return {
         "dims": dims,
         "asked": asked,
@@ -36,6 +37,12 @@ def _resized(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         "sides": f"({', '.join(sizes[-2:])})",
         "is_last": is_single and _has_channels_last(value),
         "is_plain": dims == asked == 2,
+        "is_colors_last": is_colors_last,
+        "is_one_channel": is_colors_last and value.shape[1] == 1,
+        "is_unfit": wanted not in (0, dims) and not is_colors_last,
+        "is_fit": wanted in (0, dims),
+        "mode": mode,
+        "wanted": wanted,
         **second,
     }
 
@@ -155,7 +162,21 @@ SITUATIONS: dict[str, Situation] = {
             "If it is one map, [height, width], give it a batch and a channel and take them away "
             "again: F.interpolate({name_it}[None, None], ...)[0, 0].",
         ),
-        "Give one number for each dimension behind [batch, channels].",
+        (
+            "is_one_channel",
+            "If its last dimension holds the colors of a grey picture, all the same: take one, "
+            "{name_it}[..., 0].",
+        ),
+        (
+            "is_one_channel",
+            "If its colors differ, they are the channels: {name_it}[:, 0].movedim(-1, 1).",
+        ),
+        (
+            "is_unfit",
+            "mode='{mode}' takes {wanted} dimensions, [batch, channels, ...]: bring {name} to as "
+            "many, or choose linear for 3, bilinear or bicubic for 4, trilinear for 5.",
+        ),
+        ("is_fit", "Give one number for each dimension behind [batch, channels]."),
         about="input",
         facts=_resized,
     ),
