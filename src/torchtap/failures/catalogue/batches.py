@@ -26,6 +26,8 @@ _PADDED = (
 _MOST = 64
 _DATA = os.path.join("torch", "utils", "data")
 _FETCH = os.path.join(_DATA, "_utils", "fetch.py")
+_CALL = "self.collate_fn(data)"
+"""The line of PyTorch's, in the text that a worker hands on."""
 _FILE = re.compile(r'File "([^"]+)", line \d+')
 
 
@@ -33,11 +35,12 @@ def is_collated(failure: Failure) -> bool:
     """Return whether a DataLoader was putting samples together."""
     files = (one.file for one in failure.frames if one.is_torch)
     is_loaded = "collate" in failure.text or any(_DATA in one for one in files)
-    return is_loaded and not is_of_program(failure)
+    is_sample = is_of_program(failure) and not _samples(failure) and _CALL not in failure.text
+    return is_loaded and not is_sample
 
 
 def is_of_program(failure: Failure) -> bool:
-    """Return whether code of the program put samples together: a collate_fn, or a data set.
+    """Return whether code of the program ran that a loader asked: a collate_fn, or a data set.
 
     A worker hands the files on in the text of the message.
     """
@@ -68,7 +71,9 @@ def _stack(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     wanted, given = (
         [int(one) for one in re.findall(r"\d+", found[key])] for key in ("wanted", "given")
     )
-    if not is_collated(failure):
+    is_own = is_of_program(failure)
+    is_rows = len(wanted) == len(given) < 3 and wanted[1:] == given[1:]
+    if not is_collated(failure) or (is_own and is_rows):
         return _stacked(failure, wanted, given)
     low, high = sorted((wanted, given), key=len)
     is_dims = len(low) != len(high)
@@ -94,7 +99,9 @@ def _stack(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         "size": tuple(max(pair) for pair in zip(low[-2:], high[-2:], strict=True))
         if not is_dims
         else (),
-        "is_collated": True,
+        "is_collated": not is_own,
+        "by": "the collate_fn of the program" if is_own else "the DataLoader",
+        **(_stacked(failure, wanted, given) if is_own else {}),
     }
 
 
@@ -167,7 +174,7 @@ SITUATIONS: dict[str, Situation] = {
     "stack": first_of(
         SituationRow(
             "The samples of a batch have different numbers of dimensions: {wanted} at 0 and "
-            "{given} at {at}, and the DataLoader stacks them.",
+            "{given} at {at}, and {by} stacks them.",
             (
                 "lacking",
                 "Give those of {low} the dimension that they lack, in the data set: {lacking}.",
@@ -178,7 +185,7 @@ SITUATIONS: dict[str, Situation] = {
         ),
         SituationRow(
             "The samples of a batch have different sizes: {wanted} at 0 and {given} at {at}, and "
-            "the DataLoader stacks them.",
+            "{by} stacks them.",
             (
                 "is_spectrum",
                 "If they are spectrograms of different lengths, pad all to the longest, in a "
@@ -192,7 +199,7 @@ SITUATIONS: dict[str, Situation] = {
         ),
         SituationRow(
             "The samples of a batch have different lengths: {wanted} at 0 and {given} at {at}, and "
-            "the DataLoader stacks them.",
+            "{by} stacks them.",
             "Pad all to the longest, in a collate_fn or in the data set: "
             "F.pad(x, (0, longest - x.shape[-1])).",
             "Cut all to the shortest, if the ends are not needed: x[:, :shortest].",
@@ -200,21 +207,21 @@ SITUATIONS: dict[str, Situation] = {
         ),
         SituationRow(
             "The samples of a batch have different numbers of channels: {wanted} at 0 and {given} "
-            "at {at}, and the DataLoader stacks them.",
+            "at {at}, and {by} stacks them.",
             "Bring all pictures to one number of channels in the data set: .convert('L') for grey "
             "ones, .convert('RGB') for three.",
             when="is_colors",
         ),
         SituationRow(
             "The samples of a batch have different numbers of rows: {wanted} at 0 and {given} at "
-            "{at}, and the DataLoader stacks them.",
+            "{at}, and {by} stacks them.",
             _AS_LISTS,
             "Pad the rows, and mark those that are padding: torch.nn.utils.rnn.pad_sequence.",
             when="is_boxes",
         ),
         SituationRow(
             "The samples of a batch have different shapes: {wanted} at 0 and {given} at {at}, and "
-            "the DataLoader stacks them.",
+            "{by} stacks them.",
             _PADDED,
             "Bring all samples to one shape in the data set: crop, resize or pad "
             "(padding='max_length' of a tokenizer).",
