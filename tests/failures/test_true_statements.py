@@ -76,6 +76,21 @@ def note_of(source: str, folder: Path) -> str:
             ("F.pad",),
         ),
         (
+            "torch.tensor([[torch.tensor([1, 2]), torch.tensor([3, 4])]])",
+            ("is put together by torch.stack",),
+            ("int(x)",),
+        ),
+        (
+            "x = torch.rand(1, 3, 8, 8, 3)\nF.interpolate(x, size=(4, 4), mode='bilinear')",
+            ("mode='bilinear' takes 4 dimensions",),
+            ("Give one number for each", "grey"),
+        ),
+        (
+            "from torch.utils.data import DataLoader\nlen(DataLoader([1, 2, 3], sampler=2))",
+            ("The sampler of the DataLoader is of type int", "yields the numbers of samples"),
+            ("__len__(self) in int", "batch_size"),
+        ),
+        (
             "F.one_hot(torch.tensor([0., 1.]), 3)",
             ("torch.tensor([0., 1.]) is used as an index", "torch.tensor([0., 1.]).long()"),
             ("3 is used", "3.long()", "> 0", "holds"),

@@ -102,12 +102,12 @@ def _chosen(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     frame = failure.user
     node = None if frame is None else frame.expression
     if frame is None or not isinstance(node, ast.Subscript):
-        return {"chosen": "", "is_other": True, **_rows(frame, node)}
+        return {"chosen": "", "is_other": True, "is_nested": False, **_rows(frame, node)}
     index, held = frame.value_of(node.slice), frame.value_of(node.value)
     is_several = isinstance(index, Tensor) and index.numel() > 1 and isinstance(held, list | tuple)
     name, at = written(node.value, frame.file), grouped(written(node.slice, frame.file))
     chosen = f"[{name}[at] for at in {at}.tolist()]" if is_several else ""
-    return {"chosen": chosen, "is_other": not is_several}
+    return {"chosen": chosen, "is_other": not is_several, "is_nested": False}
 
 
 _MAKERS = ("tensor", "as_tensor", "asarray", "FloatTensor", "LongTensor", "IntTensor", "Tensor")
@@ -121,7 +121,9 @@ def _rows(frame: TracebackFrame | None, node: ast.AST | None) -> Mapping[str, An
     if call.rpartition(".")[2] not in _MAKERS or type(rows) not in (list, tuple):
         return {}
     several = [one for one in rows if isinstance(one, Tensor)]
-    if not several or len(several) != len(rows) or all(one.numel() == 1 for one in several):
+    if len(several) != len(rows):  # Lists in a list, or values that are not known.
+        return {"is_nested": True, "is_other": False}
+    if all(one.numel() == 1 for one in several):
         return {}
     text = written(node.args[0], frame.file)
     is_even = len({one.shape for one in several}) == 1
@@ -210,6 +212,11 @@ SITUATIONS: dict[str, Situation] = {
             (
                 "chosen",
                 "If a list is to give the elements of several numbers, go through them: {chosen}.",
+            ),
+            (
+                "is_nested",
+                "A list of tensors that have several elements is put together by torch.stack, and "
+                "a list of such lists from the innermost outwards.",
             ),
             ("is_other", "If it is a tensor of one, take the number out of it: int(x)."),
             (

@@ -42,7 +42,8 @@ def _length(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         "part": part if not is_own else "",
         "given": given if is_count else "",
         "is_batches": part == "batch_sampler" and is_count,
-        "is_samples": part in ("sampler", "batch_sampler"),
+        "is_samples": part == "sampler",
+        "is_lists": part == "batch_sampler" and not is_count,
         "is_data": part == "dataset",
         "is_other": not is_stream and not is_own and not part,
     }
@@ -186,10 +187,15 @@ SITUATIONS: dict[str, Situation] = {
             ),
             (
                 "is_samples",
-                "Give a sampler as the {part}, an object that yields numbers of samples and has a "
+                "Give an object as the sampler that yields the numbers of samples and has a "
                 "__len__; or leave it out, with shuffle=True for a random order.",
             ),
-            ("is_data", "Give a data set, or a list of the samples."),
+            (
+                "is_lists",
+                "Give an object as the batch_sampler that yields lists of numbers and has a "
+                "__len__: torch.utils.data.BatchSampler(sampler, batch_size, drop_last=False).",
+            ),
+            ("is_data", "Give a data set, or a list of the samples; of an iterator: list(...)."),
             when="part",
         ),
         SituationRow(

@@ -24,7 +24,7 @@ def _resized(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     is_volume = dims == 4 and asked == 3
     is_single = dims == asked + 1 and wanted != dims and not is_colored and not is_volume
     second = _channel_second(value) if is_single else {}
-    is_colors_last = dims == 5 and asked == 2 and value.shape[-1] in (3, 4)
+    is_one_channel = dims == 5 and asked == 2 and value.shape[1] == 1 and value.shape[-1] in (3, 4)
     return {
         "dims": dims,
         "asked": asked,
@@ -37,9 +37,8 @@ def _resized(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         "sides": f"({', '.join(sizes[-2:])})",
         "is_last": is_single and _has_channels_last(value),
         "is_plain": dims == asked == 2,
-        "is_colors_last": is_colors_last,
-        "is_one_channel": is_colors_last and value.shape[1] == 1,
-        "is_unfit": wanted not in (0, dims) and not is_colors_last,
+        "is_one_channel": is_one_channel,
+        "is_unfit": wanted not in (0, dims) and not is_one_channel,
         "is_fit": wanted in (0, dims),
         "mode": mode,
         "wanted": wanted,
