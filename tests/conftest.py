@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,6 +35,13 @@ def what_earlier_files_left_is_not_walked() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def what_earlier_files_compiled_is_forgotten() -> None:
+    """PyTorch compiles a function of its own, that all modules share, eight times at most."""
+    if "torch._dynamo" in sys.modules:
+        torch.compiler.reset()
 
 
 @pytest.fixture
