@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.utils.prune
 import torch._dynamo
 import torch.distributed.fsdp
 import torch.distributed.pipelining
@@ -119,7 +120,9 @@ def holders() -> Iterator[object]:
     scaler.scale(x.sum()).backward()
     scaler.step(optimizer)
     yield from (optimizer, scaler, torch.nn.modules.conv, torch.nn.modules.batchnorm)
-    yield from (torch.nn.modules.instancenorm, torch.nn.modules.dropout)
+    yield from (torch.nn.modules.instancenorm, torch.nn.modules.dropout, torch.utils.data)
+    pruned = torch.nn.utils.prune.l1_unstructured(torch.nn.Linear(2, 2), "weight", 0.5)
+    yield from pruned._forward_pre_hooks.values()
 
 
 READ_BY_PYTORCH = {

@@ -213,6 +213,7 @@ ATTRIBUTES: Mapping[str, str] = MappingProxyType(
         "_NormBase": "class of batch and instance norms, by its name",
         "_BatchNorm": "class of all batch norms, by its name",
         "_InstanceNorm": "class of all instance norms, by its name",
+        "_tensor_name": "the parameter that a hook of a pruning computes",
         # Parameters of FSDP, and placements of DTensor.
         "_is_flat_param": "whether a parameter is one of FullyShardedDataParallel's",
         "_unsharded_param": "the parameter that FSDP2 gathers from a shard",
@@ -227,6 +228,7 @@ ATTRIBUTES: Mapping[str, str] = MappingProxyType(
         "_per_optimizer_states": "whether a GradScaler found values that are not finite",
         "_growth_tracker": "how many steps in a row a GradScaler did not skip",
         "_opname": "name of an operator without overload",
+        "_utils": "folder of the function that puts samples of a DataLoader together, by its name",
     }
 )
 """Private attribute of an object of PyTorch -> what it is read for."""
