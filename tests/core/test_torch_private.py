@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.utils.prune
 import torch._dynamo
 import torch.distributed.fsdp
 import torch.distributed.pipelining
+import torch.nn.utils.prune
 from torch import Tensor
 
 import torchtap
