@@ -161,7 +161,7 @@ class Gradients:
         number = self.backwards.number()
         given = self.backwards.given
         is_plain = type(gradient) is Tensor and not gradient.requires_grad
-        # What keep() does, in short.
+        # The work of keep(), in short.
         if is_plain and state.copies is False and not given:
             kept, version = gradient, gradient._version
         elif is_plain and state.copies:

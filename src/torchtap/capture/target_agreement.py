@@ -63,7 +63,7 @@ def _judge_natively(output: Tensor, gradient: Tensor, factor: float | None) -> J
         return None
     kept = output.shape[:-1] if factor is None else output.shape[:1]
     rows, columns = kept.numel(), output.shape[-1] if factor is None else output[0].numel()
-    # Of two classes the weights are looked at too.
+    # The weights of two classes are looked at too.
     if factor is None and (output.ndim < 2 or columns < 3):
         return None
     classes = torch.empty(kept, dtype=torch.int64) if factor is None else None

@@ -217,7 +217,7 @@ class EditEngine:
                 _refuse_graph_outputs(self.change.name, tap, output)
             change = partial(self._new_output, call, {})
             new = replace(output, change, tap.unseen[RETURNED], inside=change)
-        # What the outermost call returned itself is followed no further.
+        # The return value of the outermost call is followed no further.
         if self.gradients.are_edited and not self._hooks.running.stack:
             self.gradients.leave(_NO_VIEWS, None, is_outermost=True)
         return new

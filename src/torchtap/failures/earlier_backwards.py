@@ -148,7 +148,7 @@ def carriers(
 ) -> list[Carrier]:
     """Return the tensors by which the graph of earlier backwards goes on into that of a root.
 
-    Those next to what was computed since, which is where a detach would part the two.
+    They lie next to what was computed since, where a detach would part the two.
     """
     inside = set(failure.nodes)
     starts = [one.tensor for one in calls if one.tensor is not None and one.tensor is not root]
@@ -325,7 +325,7 @@ def begun_at(failure: Failure, frame: TracebackFrame, root: Tensor) -> tuple[str
     names = [key for key, value in frame.own_names.items() if value is root]
     node = frame.expression
     if not names and isinstance(node, ast.Call):
-        # Of y[0, i] the graph is that of y.
+        # The graph of y[0, i] is that of y.
         is_grad = written(node.func).endswith("autograd.grad")
         inner = node.args[0] if is_grad and node.args else getattr(node.func, "value", node)
         held = {key: frame.names.get(key) for key in names_in(inner)}

@@ -147,7 +147,7 @@ def _given(model: nn.Module, frames: Sequence[TracebackFrame]) -> _Held:
 def _unwrapped_as_written(text: str, module: nn.Module) -> tuple[str, nn.Module]:
     """Return the module inside of wrappers, and its text where ``text`` stands for the outermost.
 
-    Of other wrappers, such as those of ``torch.compile``, an attribute is that of the inner one.
+    Other wrappers, such as that of ``torch.compile``, hand on attributes of the inner one.
     """
     while isinstance(module, DataParallel | DistributedDataParallel):
         text, module = f"{text}.module", module.module

@@ -137,7 +137,7 @@ def exchanged(name: str, shape: Sequence[int], other: Sequence[int]) -> Iterator
     for one, two in itertools.combinations(range(len(shape)), 2):
         new = list(shape)
         new[one], new[two] = new[two], new[one]
-        # What fits because it is repeated is no evidence.
+        # A size that fits because it is repeated is no evidence.
         is_sure = all(new[at] == other[at] > 1 for at in (one, two))
         if new != list(shape) and is_sure and broadcasts(new, other):
             fitting.append((one, two))

@@ -197,7 +197,7 @@ class _Wires:
                     ways.append((_NEXT, beside[other]))
                 else:
                     ways.append((_ELSEWHERE, self._ends.get(other, other)))
-            # What a node takes has an order; what takes from it is met in the order of a walk.
+            # Inputs of a node have an order; its users are met in the order of a walk.
             of_children.append(sorted(ways, key=repr) if step > 0 else ways)
         return of_children
 

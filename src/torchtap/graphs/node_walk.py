@@ -17,7 +17,7 @@ has not seen it frees in a loop."""
 def nodes_behind(starts: Iterable[Any]) -> tuple[list[Any], bool]:
     """Return nodes and all those behind them, each once, and whether that is all of them.
 
-    Those that are nearest by the fewest edges come first, where there are few; of many, those that
+    Nodes that are nearest by the fewest edges come first, where there are few; of many, those that
     were made last.
     """
     nodes = list(dict.fromkeys(starts))

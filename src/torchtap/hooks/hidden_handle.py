@@ -47,7 +47,7 @@ class HiddenHandle:
 
     def __init__(self, key: int, tables: Iterable[Table]) -> None:
         self.id = key
-        # Those of hooks first. While the key is among its entries, they stay with the table.
+        # Tables of hooks first. While the key is among its entries, they stay with the table.
         self._own = [_OwnEntries.of(table) for table in tables]
         for own in self._own:
             own.keys += (key,)

@@ -122,7 +122,7 @@ def _disagreeing(failure: Failure, found: re.Match[str]) -> list[Operand]:
         at = dim - (num - one.value.dim())
         return one.value.shape[at] if 0 <= at < one.value.dim() else None
 
-    # Those with a value of their own say more than what is computed from them.
+    # Operands with a value of their own say more than what is computed from them.
     for known in (failure.tensors, tensors):
         pairs = itertools.permutations(known, 2)
         fitting = [list(pair) for pair in pairs if tuple(map(size, pair)) == sizes]

@@ -42,7 +42,7 @@ def _ordered(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     at = values.index(wanted - 1) if is_named else -1
     moved.insert(at, wanted - 1)
     order = list(range(given - 1))
-    # Of pictures without a batch the channels come first; of a batch they follow it.
+    # Channels come first in a picture without a batch; in a batch they follow it.
     order.insert(0 if given == 3 else at if given < wanted else at + 1, given - 1)
     is_last = is_named and values == moved and at < wanted - 1 and 2 < given < 7
     return {

@@ -46,7 +46,7 @@ def _overwritten(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     stale = [one for node in failure.nodes for one in saved_by(node) if one.state == OVERWRITTEN]
     if not stale:
         return {"parameter": "", "needed": ""}
-    # Of several, that which PyTorch speaks of; of those, backward comes to the youngest first.
+    # PyTorch names one of several; backward comes to the youngest of these first.
     meant = [one for one in stale if one.said == failure.text] or stale
     needed = max(meant, key=lambda one: int(one.node._sequence_nr()))
     place, module = place_of_node(needed.node, failure.names)
