@@ -162,7 +162,11 @@ def _ways_of_channels(
     if made is not None:
         yield f"If {wanted} is right, make {failure.names.module(made)} return {wanted}."
     else:
-        yield f"If {wanted} is right, give {name} that many, where it is made."
+        yield (
+            f"If {wanted} is right, as of loaded weights, give {name} that many, where it is made: "
+            "by the encoder, the way of reading or the order of dimensions that the model was made "
+            "for."
+        )
 
 
 def _moved_channels(
@@ -182,9 +186,10 @@ def _moved_channels(
     order = _LAST.get(len(shape), "N...C")
     is_single = isinstance(value, Tensor) and value.dim() == len(shape) - 1
     yield (
-        f"Put the channels first: {name}.movedim(-1, 0), of an input in {order[1:]}."
+        f"If the channels stand last ({order[1:]}), put them first: {name}.movedim(-1, 0)."
         if is_single
-        else f"Put the channels behind the batch: {name}.movedim(-1, 1), of a batch in {order}."
+        else f"If the channels stand last ({order}), put them behind the batch: "
+        f"{name}.movedim(-1, 1)."
     )
 
 
