@@ -293,8 +293,18 @@ def _joined_dimensions(
     """Yield what dimensions that are too many may be, by where the channels stand."""
     num = len(shape)
     single = [at for at in range(num - high + 1) if shape[at] == 1]
-    if single and num == high + 1:
-        yield f"Take out dimension {single[0]}, of one: {name}.squeeze({single[0]})."
+    left = [*shape[: single[0]], *shape[single[0] + 1 :]] if single else []
+    # What would be refused again, for its channels, is no way out.
+    if single and num == high + 1 and channels in (None, left[1]):
+        yield (
+            f"If dimension {single[0]}, of one, was added besides, as by unsqueeze, take it out: "
+            f"{name}.squeeze({single[0]})."
+        )
+    if num == high + 1 == 5 and channels == shape[1]:
+        yield (
+            f"If dimension 2 counts {shape[2]} frames, which are taken one by one, join them to "
+            f"the batch: {name}.transpose(1, 2).flatten(0, 1)."
+        )
     if channels == shape[num - high + 1]:
         count = num - high + 1
         each = " x ".join(map(str, shape[:count]))
@@ -303,7 +313,9 @@ def _joined_dimensions(
             f"{name}.flatten(0, {count - 1}); the output is taken apart again by .unflatten(0, "
             f"({', '.join(map(str, shape[:count]))}))."
         )
-    if channels == shape[1] and high < 5:
+    if channels == shape[1] and high < 5 and num == high + 1 == 5:
+        yield "If the kernels are to go over the frames as well: nn.Conv3d."
+    elif channels == shape[1] and high < 5:
         yield (
             f"If what stands behind the channels is one row, join it: {name}.flatten({high - 1}); "
             f"if it has {num - 2} dimensions of its own, nn.Conv{num - 2}d takes them."
