@@ -327,7 +327,16 @@ def _kernel(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     lacking = max(int(kernel) - int(given) for kernel, given in pairs)
     held = getattr(failure.module, "padding", 0)
     padding = max(held) if type(held) is tuple else 0
-    return {"padding": padding + (lacking + 1) // 2}
+    sides = [int(one) for one in found["given"].split(" x ")]
+    value = failure.argument().value
+    last = int(value.shape[-1]) if isinstance(value, Tensor) and value.dim() > 2 else 0
+    is_input = failure.origin(failure.argument()).module is None
+    is_last = len(sides) > 1 and 0 < last <= 4 and 4 * last <= max(sides) and is_input
+    return {
+        "padding": padding + (lacking + 1) // 2,
+        "last": last if is_last else "",
+        "is_line": is_last and last == 1,
+    }
 
 
 def _lettered(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
@@ -372,7 +381,10 @@ def _fit(parts: list[str], shapes: list[tuple[int, ...]]) -> bool:
     return all(sizes.setdefault(letter, size) == size for letter, size in pairs)
 
 
-_LARGER = "Give a larger input, or fewer pools and strides before it."
+_LARGER = (
+    "If the network is for larger pictures or sequences, give it a larger input; else make it with "
+    "fewer pools and strides before it."
+)
 SITUATIONS: dict[str, Situation] = {
     "matrix product": _matrices,
     "matrix and vector": _matrices,
@@ -392,6 +404,16 @@ SITUATIONS: dict[str, Situation] = {
     "dimensions of a convolution": _dimensions,
     "kernel too large": SituationRow(
         "{module} has a kernel of {kernel}, and its input with padding is only {given}.",
+        (
+            "is_line",
+            "If it is a sequence, whose last dimension of one is no side, take that out, "
+            "{name_it}.squeeze(-1), and use nn.Conv1d.",
+        ),
+        (
+            "last",
+            "If the {last} in the last dimension are channels, put them behind the batch: "
+            "{name_it}.movedim(-1, 1).",
+        ),
         _LARGER,
         "Pad it: {variable} with padding={padding} or more, or a smaller kernel.",
         about="argument",
