@@ -226,7 +226,9 @@ def _meaning(failure: Failure, index: Operand, *, is_of_brackets: bool) -> Mappi
     is_known = bounds is not None and isinstance(value, Tensor)
     is_whole = is_known and bool((value == value.round()).all())
     fits = isinstance(held, Tensor) and is_known and value.shape == held.shape[: value.dim()]
-    is_mask = is_of_brackets and fits and is_whole and bounds is not None
+    node = failure.frames[failure.operands[0].depth].expression if failure.operands else None
+    is_alone = not isinstance(node, ast.Subscript) or not isinstance(node.slice, ast.Tuple)
+    is_mask = is_of_brackets and is_alone and fits and is_whole and bounds is not None
     is_mask = is_mask and bounds[0] >= 0 and bounds[1] <= 1  # type: ignore[index]
     is_one_hot = is_whole and value.dim() == 2 and value.shape[1] > 1 and bounds == (0, 1)
     is_one_hot = is_one_hot and not is_mask and bool((value.sum(1) == 1).all())
