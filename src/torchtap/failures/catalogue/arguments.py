@@ -297,7 +297,10 @@ SITUATIONS: dict[str, Situation] = {
             "a class of your own, or let the module that needs several take a tuple, "
             "def forward(self, inputs): x, y = inputs.",
         ),
-        ("is_selfless", "Give its forward the module as the first parameter: def forward(self, x)."),
+        (
+            "is_selfless",
+            "Give its forward the module as the first parameter: def forward(self, x).",
+        ),
         ("unpacked", "Unpack it: {unpacked}."),
         ("close", "If {unknown} is another name of it: {close}"),
         (

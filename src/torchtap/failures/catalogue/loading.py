@@ -36,7 +36,7 @@ def _call(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         if called is not None and callable(called) and _takes(called, found["name"]):
             given = next(part for part in node.keywords if part.arg == found["name"])
             moved = ast.Call(one.func, one.args, [*one.keywords, given])  # type: ignore[attr-defined]
-            return {"inner": written(one.func), "moved": ast.unparse(moved)}  # type: ignore[attr-defined]
+            return {**words, "inner": written(one.func), "moved": ast.unparse(moved)}  # type: ignore[attr-defined]
     return words
 
 

@@ -92,9 +92,8 @@ def _pickled(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         "is_file": is_file,
         "is_named": bool(name),
         "is_object": not name,
-        "is_worker": not is_file and any(
-            isinstance(one.owner, DataLoader) for one in failure.frames
-        ),
+        "is_worker": not is_file
+        and any(isinstance(one.owner, DataLoader) for one in failure.frames),
     }
 
 

@@ -254,7 +254,9 @@ def _targets(failure: Failure, kind: str, value: Any, wanted: int) -> dict[str, 
     frame, node = _expression(failure)
     names = [written(one, frame.file) for one in getattr(node, "elts", [])]
     source = _source_of(frame, node)
-    words = dict.fromkeys(("head", "base", "first", "last", "split", "single", "pair", "maker"), "")
+    words = dict.fromkeys(
+        ("head", "base", "first", "last", "split", "single", "pair", "maker", "is_own"), ""
+    )
     words["source"] = "it" if source is None else written(source, frame.file)
     if kind == "numbered":
         words["head"] = f"{names[0]}, ({', '.join(names[1:])})"

@@ -73,6 +73,8 @@ def reads_no_member(failure: Failure) -> bool:
     name = name.strip("'")
     if not last.is_user or last.raises_itself or not isinstance(last.expression, ast.Attribute):
         return False
+    if isinstance(last.expression.value, ast.Constant):
+        return False
     if "ndarray" in kind:
         return hasattr(Tensor, name)
     held: Any = last.value_of(last.expression.value)
@@ -304,9 +306,7 @@ def _read(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     }
 
 
-def _module_of(
-    failure: Failure, frame: TracebackFrame, node: ast.expr | None
-) -> nn.Module | None:
+def _module_of(failure: Failure, frame: TracebackFrame, node: ast.expr | None) -> nn.Module | None:
     """The module whose call gave a value; ``None`` if that is not known."""
     made = assignments_of(frame, node.id) if isinstance(node, ast.Name) else []
     call = made[0].value if len(made) == 1 else node

@@ -442,7 +442,10 @@ SITUATIONS: dict[str, Situation] = {
                 "If it is a pointer of Git LFS, which begins with 'version https://git-lfs': fetch "
                 "the file itself, git lfs pull.",
             ),
-            ("is_page", "If it is a page of the web, as a download that was refused: fetch it anew."),
+            (
+                "is_page",
+                "If it is a page of the web, as a download that was refused: fetch it anew.",
+            ),
             "Look at its beginning, open(path, 'rb').read(100), and check the path.",
             when="first",
         ),
