@@ -249,14 +249,15 @@ def _unpacked(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     }
 
 
+_WORDS = ("head", "base", "first", "last", "split", "single", "pair", "maker", "is_own")
+
+
 def _targets(failure: Failure, kind: str, value: Any, wanted: int) -> dict[str, Any]:
     """Words of the names that were given, and of what the statement unpacks."""
     frame, node = _expression(failure)
     names = [written(one, frame.file) for one in getattr(node, "elts", [])]
     source = _source_of(frame, node)
-    words = dict.fromkeys(
-        ("head", "base", "first", "last", "split", "single", "pair", "maker", "is_own"), ""
-    )
+    words: dict[str, Any] = dict.fromkeys(_WORDS, "")
     words["source"] = "it" if source is None else written(source, frame.file)
     if kind == "numbered":
         words["head"] = f"{names[0]}, ({', '.join(names[1:])})"
