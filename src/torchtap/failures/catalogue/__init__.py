@@ -76,8 +76,8 @@ TOPICS: dict[str, dict[str, Situation]] = {
         leaves, loaders, loading, loss_arguments, loss_shapes, losses, members, modules,
         none_gradients, normalization, not_tensors, numbers, objects, optimizers, overwritten,
         plain_objects, products, ranks, refused, resampling, reshapes, scripts, second_backwards,
-        sequences, several_views, sparse_tensors, spectra, state_dicts, systems, trainings, transforms,
-        values_given,
+        sequences, several_views, sparse_tensors, spectra, state_dicts, systems, trainings,
+        transforms, values_given,
     )
 }  # fmt: skip
 """Topic, the name of its file -> its situations."""
