@@ -162,7 +162,7 @@ def _drawn(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
 
 
 def _alone(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    """What needs a process group: a sampler, a wrapper, a norm, or another call."""
+    """Say what needs a process group: a sampler, a wrapper, a norm, or another call."""
     frame = failure.user
     node = None if frame is None else frame.expression
     call = written(node.func) if isinstance(node, ast.Call) else "the call"
@@ -180,7 +180,7 @@ def _alone(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
 
 
 def _file(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    """What a file begins with that is no pickle: the sign, and what such a file is."""
+    """Say what a file begins with that is no pickle: the sign, and what such a file is."""
     sign = re.search(r"invalid load key, '(.)'|Unsupported operand (\d+)", failure.text)
     first = "" if sign is None else sign[1] or chr(int(sign[2]))
     return {
