@@ -85,7 +85,7 @@ PARTS = [
     ),
     (
         "labels = [torch.tensor([1, 2, 3]), torch.tensor([4, 5])]\nout = torch.tensor(labels)",
-        "one length and put them together: torch.nn.utils.rnn.pad_sequence(labels, batch_first=True).",
+        "put them together: torch.nn.utils.rnn.pad_sequence(labels, batch_first=True).",
         "torch.tensor(labels)",
         "torch.nn.utils.rnn.pad_sequence(labels, batch_first=True)",
         "assert out.tolist() == [[1, 2, 3], [4, 5, 0]]",
