@@ -355,12 +355,14 @@ PROGRAMS = [
         "truth of many",
         """
         x = torch.rand(3)
+        bright = False
         if x > 0.5:  # raises
-            pass
+            bright = True
         """,
         "",
         "(x > 0.5).all()",
         (("if x > 0.5:", "if (x > 0.5).all():"),),
+        purpose="assert bright == (x.min() > 0.5)",
     ),
     Program(
         "The number of a tensor with many",
