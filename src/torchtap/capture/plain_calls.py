@@ -29,6 +29,8 @@ from torchtap.core.torch_private import (
 )
 from torchtap.hooks.call_numbers import StepCounter
 from torchtap.hooks.followed_views import FollowedView, ViewState
+from torchtap.hooks.hidden_handle import OwnEntries
+from torchtap.hooks.hook_order import put_by_role
 from torchtap.hooks.module_hook import NativeHook, NativePreHook, run_as_it_is
 from torchtap.hooks.tap import GradHook, Meter, SiteState, no_meter
 from torchtap.stats.kernels import native
@@ -45,6 +47,27 @@ def new_step_counter() -> StepCounter:
         return StepCounter()
     _bind()
     return cast(StepCounter, native.kernel().StepCounter())
+
+
+def native_put_on() -> Callable[..., None] | None:
+    """Return what puts hooks into their tables natively, where the binary does."""
+    if not native.takes_calls() or not hasattr(native.kernel(), "put_on"):
+        return None  # Or the binary is an older one.
+    _bind_tables()
+    put_on: Callable[..., None] = native.kernel().put_on
+    return put_on
+
+
+@cache
+def _bind_tables() -> None:
+    """Hand the native code what belongs to its entries of hook tables, once."""
+
+    class NativeEntries(OwnEntries, native.kernel().Entries):  # type: ignore[misc]
+        """Entries that native code makes."""
+
+        __slots__ = ()
+
+    native.kernel().bind_tables(NativeEntries, OwnEntries, put_by_role)
 
 
 def new_gradients(gradients: Gradients, emit: Callable[[Record], None], *, borrows: bool) -> Any:

@@ -18,6 +18,7 @@ from torchtap.core.model_layout import Look
 from torchtap.core.module_paths import Places
 from torchtap.core.ports import STATE_PORTS
 from torchtap.core.site import Site
+from torchtap.hooks.call_follower import Row
 from torchtap.hooks.calls import calling_themselves, outermost_parts
 from torchtap.hooks.dynamo_hooks import shared_key
 from torchtap.hooks.hidden_handle import tables_lock
@@ -107,8 +108,8 @@ class WatchEngine:
     def _put_on(self, look: Look) -> None:
         """Put the hooks on the tapped modules."""
         calls, root = self.calls, self.hooks.root
-        key = shared_key(look.every)
         kinds, counted = self._kinds, calling_themselves(look)
+        rows: list[Row] = []
         for tap, module in self.hooks.tapped(look.modules):
             before: Any = None
             after: Any = None
@@ -122,7 +123,8 @@ class WatchEngine:
             # numbered as it ends.
             elif after is not None and id(module) in counted:
                 before = counted_plainly(kinds.counter(calls, tap), after)
-            self.hooks.put_on(module, pre_hook=before, post_hook=after, key=key)
+            rows.append((module, before, after))
+        self.hooks.put_on_all(rows, shared_key(look.every))
 
     def _traced(self, hook: Hook) -> Hook:
         """Have compiled graphs know a hook, where they may have values taken."""

@@ -11,7 +11,7 @@ import copy
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from torch.utils.hooks import RemovableHandle
@@ -48,7 +48,7 @@ class HiddenHandle:
     def __init__(self, key: int, tables: Iterable[Table]) -> None:
         self.id = key
         # Tables of hooks first. While the key is among its entries, they stay with the table.
-        self._own = [_OwnEntries.of(table) for table in tables]
+        self._own = [OwnEntries.of(table) for table in tables]
         for own in self._own:
             own.keys += (key,)
 
@@ -93,23 +93,34 @@ class HiddenHandle:
         self._own = []
 
 
-class _OwnEntries:
-    """Our own entries of one hook table; its methods stand on the table as attributes."""
+class OwnEntries:
+    """Our own entries of one hook table, which stand on the table as two of its attributes.
 
-    __slots__ = ("_order", "_resting", "_table", "keys")
+    A watch makes those of its hooks natively (``stats/kernels/tables.c``), with the same attributes.
+    """
 
-    def __init__(self, table: Table) -> None:
-        self._table = weakref.ref(table)  # No cycle: a model that is dropped is gone at once.
-        self.keys: tuple[int, ...] = ()
-        self._resting: dict[int, Any] = {}
-        self._order: list[int] = []  # All keys, when a hook was last put to rest.
-        attributes = table.__dict__
-        attributes["__deepcopy__"] = attributes["__reduce_ex__"] = self.without_ours
+    __slots__ = ()
+
+    _table: Callable[[], Table | None]
+    keys: tuple[int, ...]
+    _resting: dict[int, Any] | None
+    _order: list[int] | None  # All keys, when a hook was last put to rest.
 
     @classmethod
-    def of(cls, table: Table) -> _OwnEntries:
-        """Return the ``_OwnEntries`` of a table, made where none of its entries was ours."""
-        return _own_entries(table) or cls(table)
+    def of(cls, table: Table) -> OwnEntries:
+        """Return the entries of a table, made where none of its entries was ours."""
+        return _own_entries(table) or _PlainEntries(table)
+
+    def __call__(self, asked: dict[int, Any] | int) -> Any:
+        """Copy the table without our entries, or reduce it for pickle.
+
+        Args:
+            asked: the memo of ``copy.deepcopy``, or the protocol of pickle.
+        """
+        others = self._others()
+        return (
+            others.__reduce_ex__(asked) if isinstance(asked, int) else copy.deepcopy(others, asked)
+        )
 
     def rest(self, key: int) -> None:
         """Take an entry out of the table until it wakes."""
@@ -117,9 +128,9 @@ class _OwnEntries:
         if table is None or key not in table:
             return
         if self._resting:
-            self._order = order_with(table, self._resting, self._order)
+            self._order = order_with(table, self._resting, self._order or ())
         else:
-            self._order = list(table)
+            self._order, self._resting = list(table), {}
             # PyTorch moves a hook to the front by it. Nothing else tells that hook from others.
             vars(table)["move_to_end"] = self._move_to_end
         self._resting[key] = table.pop(key)
@@ -127,10 +138,10 @@ class _OwnEntries:
     def wake(self, key: int) -> None:
         """Put an entry back into the table, where it belongs now."""
         table = self._table()
-        if table is None or key not in self._resting:
+        if table is None or not self._resting or key not in self._resting:
             return
         if table or len(self._resting) > 1:
-            order = order_with(table, self._resting, self._order)
+            order = order_with(table, self._resting, self._order or ())
             put_back(table, key, self._resting[key], order)
         else:  # It is alone, as nearly every hook of a watch.
             table[key] = self._resting[key]
@@ -139,14 +150,15 @@ class _OwnEntries:
     def _forget(self, key: int) -> None:
         """An entry rests no longer."""
         table = self._table()
-        if self._resting.pop(key, None) is not None and not self._resting and table is not None:
+        was_resting = self._resting and self._resting.pop(key, None) is not None
+        if was_resting and not self._resting and table is not None:
             vars(table).pop("move_to_end", None)
 
     def _move_to_end(self, key: int, last: bool = True) -> None:
         table = self._table()
         assert table is not None  # It is being asked.
         OrderedDict.move_to_end(table, key, last)
-        if not last:
+        if not last and self._order is not None:
             self._order.insert(0, key)
 
     def remove(self, key: int) -> None:
@@ -162,17 +174,6 @@ class _OwnEntries:
             attributes = table.__dict__
             del attributes["__deepcopy__"], attributes["__reduce_ex__"]
 
-    def without_ours(self, asked: dict[int, Any] | int) -> Any:
-        """Copy the table without our entries, or reduce it for pickle.
-
-        Args:
-            asked: the memo of ``copy.deepcopy``, or the protocol of pickle.
-        """
-        others = self._others()
-        return (
-            others.__reduce_ex__(asked) if isinstance(asked, int) else copy.deepcopy(others, asked)
-        )
-
     def _others(self) -> Table:
         table = self._table()
         assert table is not None  # It is being asked.
@@ -182,6 +183,19 @@ class _OwnEntries:
         return others
 
 
-def _own_entries(table: Table) -> _OwnEntries | None:
-    own = getattr(table.__dict__.get("__reduce_ex__"), "__self__", None)
-    return own if isinstance(own, _OwnEntries) else None
+class _PlainEntries(OwnEntries):
+    """Entries that Python makes."""
+
+    __slots__ = ("_order", "_resting", "_table", "keys")
+
+    def __init__(self, table: Table) -> None:
+        self._table = weakref.ref(table)  # No cycle: a model that is dropped is gone at once.
+        self.keys = ()
+        self._resting = self._order = None
+        attributes = table.__dict__
+        attributes["__deepcopy__"] = attributes["__reduce_ex__"] = self
+
+
+def _own_entries(table: Table) -> OwnEntries | None:
+    own = table.__dict__.get("__reduce_ex__")
+    return own if isinstance(own, OwnEntries) else None

@@ -109,42 +109,6 @@ static int64_t version_of(PyObject *tensor) {
     return value;
 }
 
-/* --------------------------------------------------------------------- objects and their members */
-
-#define VISIT(op, type, member) Py_VISIT(((type *)op)->member);
-#define CLEAR(op, type, member) Py_CLEAR(((type *)op)->member);
-/* The life of a type: `each(do, object)` does something with each member that is an object. */
-#define LIFE(type, each)                                                                           \
-    static int type##_traverse(PyObject *op, visitproc visit, void *arg) {                         \
-        Py_VISIT(Py_TYPE(op));                                                                     \
-        each(VISIT, op) return 0;                                                                  \
-    }                                                                                              \
-    static int type##_clear(PyObject *op) { each(CLEAR, op) return (void)op, 0; }                  \
-    static void type##_dealloc(PyObject *op) {                                                     \
-        PyTypeObject *own = Py_TYPE(op);                                                           \
-        PyObject_GC_UnTrack(op);                                                                   \
-        type##_clear(op);                                                                          \
-        PyObject_GC_Del(op);                                                                       \
-        Py_DECREF(own);                                                                            \
-    }
-#define LIFE_SLOTS(type)                                                                           \
-    {Py_tp_traverse, type##_traverse}, {Py_tp_clear, type##_clear}, {Py_tp_dealloc, type##_dealloc}
-/* A new object, all of its members zero. */
-#define MAKE(type, of)                                                                             \
-    type *self = PyObject_GC_New(type, of);                                                        \
-    if (!self)                                                                                     \
-        return NULL;                                                                               \
-    memset((char *)self + sizeof(PyObject), 0, sizeof *self - sizeof(PyObject));
-#define OBJECT(type, member) {#member, T_OBJECT, offsetof(type, member), 0, NULL}
-#define FIXED(type, member) {#member, T_OBJECT, offsetof(type, member), READONLY, NULL}
-#define FLAG(type, member) {#member, T_BOOL, offsetof(type, member), 0, NULL}
-#define NUMBER(type, member) {#member, T_LONGLONG, offsetof(type, member), 0, NULL}
-
-static PyObject *held(PyObject *object) {
-    Py_XINCREF(object);
-    return object;
-}
-
 /* ------------------------------------------------------------------------------------------- Clock */
 
 typedef struct {
