@@ -117,8 +117,10 @@ class PostForward(TapHook[Listener]):
 
     with_kwargs = always_call = True
 
-    def __init__(self, owner: Listener, tap: Tap, *, has_frame: bool) -> None:
-        super().__init__(owner, tap, ROLE_OF_WATCH[owner.options.looks])
+    def __init__(self, owner: Listener, tap: Tap, has_frame: bool) -> None:
+        self.owner = owner
+        self.tap = tap
+        self.role = ROLE_OF_WATCH[owner.options.looks]
         self.has_frame = has_frame
 
     def __call__(

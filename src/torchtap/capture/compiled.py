@@ -16,7 +16,7 @@ import itertools
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -219,14 +219,12 @@ class CompilablePreForward(PreForward):
     __slots__ = ("is_root", "part")
 
     owner: GraphListener
+    is_root: bool
     part: Part
-
-    def __init__(self, owner: GraphListener, tap: Tap) -> None:
-        super().__init__(owner, tap)
-        self.is_root = tap is owner.hooks.root
 
     def prepare(self) -> None:
         """Make the part, before anything is traced."""
+        self.is_root = self.tap is self.owner.hooks.root
         ports = self.tap.filters.keys()
         is_told = not ports.isdisjoint(("input", "output", "grad_output"))
         self.part = Part(self.owner, self.tap, tells=bool(ports) and not is_told)
@@ -268,14 +266,12 @@ class CompilablePostForward(PostForward):
     __slots__ = ("is_root", "part")
 
     owner: GraphListener
+    is_root: bool
     part: Part
-
-    def __init__(self, owner: GraphListener, tap: Tap, *, has_frame: bool) -> None:
-        super().__init__(owner, tap, has_frame=has_frame)
-        self.is_root = tap is owner.hooks.root
 
     def prepare(self) -> None:
         """Make the part, before anything is traced."""
+        self.is_root = self.tap is self.owner.hooks.root
         self.part = Part(self.owner, self.tap, tells=False)
 
     def __call__(
@@ -305,12 +301,11 @@ class TraceableHooks:
         self._waiting: list[CompilableBegin | CompilablePreForward | CompilablePostForward] = []
         _all_hooks.add(self)
 
-    def add(self, hook: Begin | PreForward | PostForward) -> None:
-        """Add a hook before it is put on a module, if it is of those that can be traced."""
-        if isinstance(hook, CompilableBegin | CompilablePreForward | CompilablePostForward):
-            self._waiting.append(hook)
-            if imported_dynamo() is not None:
-                self.prepare()
+    def add(self, hooks: Iterable[Begin | PreForward | PostForward]) -> None:
+        """Add hooks of :data:`KINDS` before they are put on modules."""
+        self._waiting += cast("Iterable[CompilableBegin]", hooks)
+        if imported_dynamo() is not None:
+            self.prepare()
 
     def prepare(self) -> None:
         """Make the parts of all hooks that have none."""

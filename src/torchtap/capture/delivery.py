@@ -349,7 +349,7 @@ def as_sinks(to: Any) -> list[Sink]:
         return [Memory()]
     if isinstance(to, str | os.PathLike):
         raise _no_path(to)
-    items = list(to) if isinstance(to, Iterable) and not isinstance(to, Sink) else [to]
+    items = list(to) if isinstance(to, Iterable) and not _is_sink(to) else [to]
     if not items:
         raise InputError("to is empty; expected a sink, a callable, or a list of them.")
     sinks: list[Sink] = []
@@ -358,7 +358,7 @@ def as_sinks(to: Any) -> list[Sink]:
             raise InputError(f"{item.__name__} is a class, not a sink; write {item.__name__}(...).")
         if isinstance(item, str | os.PathLike):
             raise _no_path(item)
-        if isinstance(item, Sink):
+        if _is_sink(item):
             sinks.append(item)
         elif callable(item):
             sinks.append(_Function(item))
@@ -368,6 +368,11 @@ def as_sinks(to: Any) -> list[Sink]:
                 f"record, or an object with take, close_step and close."
             )
     return sinks
+
+
+def _is_sink(item: Any) -> bool:
+    """Return whether an object has what :class:`Sink` asks for; ``isinstance`` takes 10 us."""
+    return all(hasattr(item, part) for part in ("take", "close_step", "close"))
 
 
 def _no_path(to: Any) -> InputError:

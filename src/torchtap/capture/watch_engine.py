@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import nn
@@ -11,7 +11,7 @@ from torch import nn
 from torchtap.capture.callbacks import Begin, End, PostForward, PreForward
 from torchtap.capture.copy_policy import ALIAS
 from torchtap.capture.delivery import SinkDispatch
-from torchtap.capture.plain_calls import counted_plainly, plainly
+from torchtap.capture.plain_calls import counted_plainly, plain_hooks
 from torchtap.capture.training_facts import TrainingFacts
 from torchtap.capture.watched_calls import WatchedCalls, WatchOptions
 from torchtap.core.model_layout import Look
@@ -34,9 +34,6 @@ _NEED_ENTRY = frozenset({"input", "grad_input", "saved"})
 """Ports for which it must be known when the module was entered."""
 _NEED_END = frozenset({"output", "grad_output"})
 _STATE = frozenset(STATE_PORTS)
-
-
-Hook = TypeVar("Hook", PreForward, PostForward, Begin)
 
 
 class _Kinds(NamedTuple):
@@ -109,28 +106,29 @@ class WatchEngine:
         """Put the hooks on the tapped modules."""
         calls, root = self.calls, self.hooks.root
         kinds, counted = self._kinds, calling_themselves(look)
+        plainly = plain_hooks(calls)
         rows: list[Row] = []
+        traced: list[PreForward | PostForward] = []
         for tap, module in self.hooks.tapped(look.modules):
             before: Any = None
             after: Any = None
-            has_frame = tap is root or not tap.filters.keys().isdisjoint(_NEED_ENTRY)
-            if has_frame or not tap.filters.keys().isdisjoint(_NEED_END):
-                leaving = kinds.leave(calls, tap, has_frame=has_frame)
-                after = plainly(self._traced(leaving), calls)
+            ports = tap.filters.keys()
+            has_frame = tap is root or not ports.isdisjoint(_NEED_ENTRY)
+            if has_frame or not ports.isdisjoint(_NEED_END):
+                leaving = kinds.leave(calls, tap, has_frame)
+                traced.append(leaving)
+                after = leaving if plainly is None else plainly(leaving)
             if has_frame:
-                before = self._traced(kinds.enter(calls, tap))
+                before = kinds.enter(calls, tap)
+                traced.append(before)
             # A second hook doubles the price of a call; a module that cannot call itself is
             # numbered as it ends.
             elif after is not None and id(module) in counted:
                 before = counted_plainly(kinds.counter(calls, tap), after)
             rows.append((module, before, after))
-        self.hooks.put_on_all(rows, shared_key(look.every))
-
-    def _traced(self, hook: Hook) -> Hook:
-        """Have compiled graphs know a hook, where they may have values taken."""
         if self._traceable is not None:
-            self._traceable.add(hook)
-        return hook
+            self._traceable.add(traced)
+        self.hooks.put_on_all(rows, shared_key(look.every))
 
     def _attach_to_parts(self, look: Look) -> None:
         """Hear of the parts that may be called alone, and hold a module whose state is wanted."""
@@ -139,7 +137,9 @@ class WatchEngine:
         key = shared_key(look.every) if parts else None
         for path in parts:
             tap = taps.get(path, root)
-            begin = self._traced(self._kinds.begin(calls, tap))
+            begin = self._kinds.begin(calls, tap)
+            if self._traceable is not None:
+                self._traceable.add([begin])
             self.hooks.put_on(modules[path], pre_hook=begin, key=key)
             self.hooks.put_on(modules[path], post_hook=End(calls, tap))
 

@@ -43,7 +43,7 @@ class Filter:
 
     def accepts(self, leaf: str) -> bool:
         """Return whether a leaf is wanted."""
-        if self.is_open:  # Nearly always.
+        if "" in self.include and not self.exclude:  # Nearly always.
             return True
         wanted = any(leaf_matches(pattern, leaf) for pattern in self.include)
         return wanted and not any(leaf_matches(pattern, leaf) for pattern in self.exclude)

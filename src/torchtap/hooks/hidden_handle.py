@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import copy
 import threading
-import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
+from weakref import ref
 
 from torch.utils.hooks import RemovableHandle
 
@@ -93,25 +93,80 @@ class HiddenHandle:
         self._own = []
 
 
-class OwnEntries:
-    """Our own entries of one hook table, which stand on the table as two of its attributes.
+class HiddenHandles:
+    """Handles of many hooks of one key, which rest and wake together.
 
-    A watch makes those of its hooks natively (``stats/kernels/tables.c``), with the same attributes.
+    Args:
+        key: of the hooks.
+        entries: of the tables of hooks.
     """
 
-    __slots__ = ()
+    __slots__ = ("_entries", "_key")
 
-    _table: Callable[[], Table | None]
+    def __init__(self, key: int, entries: list[OwnEntries]) -> None:
+        self._key = key
+        self._entries = entries
+
+    def rest(self) -> None:
+        """Take the hooks out of their tables, see :meth:`HiddenHandle.rest`."""
+        for own in self._entries:
+            own.rest(self._key)
+
+    def wake(self) -> None:
+        """Put the hooks back."""
+        for own in self._entries:
+            own.wake(self._key)
+
+
+class Resting:
+    """The entries of a table that rest.
+
+    Attributes:
+        hooks: key -> hook.
+        order: all keys, when a hook was last put to rest.
+    """
+
+    __slots__ = ("hooks", "order")
+
+    def __init__(self, hooks: dict[int, Any], order: list[int]) -> None:
+        self.hooks = hooks
+        self.order = order
+
+
+class OwnEntries(ref[Table]):
+    """Our own entries of one hook table: a weak reference to it, which stands on it.
+
+    It is two attributes of the table, and makes copies of it. No cycle: a model that is dropped is
+    gone at once. A watch has them made natively, by ``stats/kernels/tables.c``.
+
+    Attributes:
+        keys: of the entries, also of those that rest.
+        resting: those that are out of the table for a while.
+    """
+
+    __slots__ = ("keys", "resting")
+
     keys: tuple[int, ...]
-    _resting: dict[int, Any] | None
-    _order: list[int] | None  # All keys, when a hook was last put to rest.
+    resting: Resting | None
 
     @classmethod
     def of(cls, table: Table) -> OwnEntries:
         """Return the entries of a table, made where none of its entries was ours."""
-        return _own_entries(table) or _PlainEntries(table)
+        return _own_entries(table) or cls._made(table)
 
-    def __call__(self, asked: dict[int, Any] | int) -> Any:
+    @classmethod
+    def _made(cls, table: Table) -> OwnEntries:
+        made = cls(table)
+        made.keys, made.resting = (), None
+        attributes = table.__dict__
+        attributes["__deepcopy__"] = attributes["__reduce_ex__"] = made
+        return made
+
+    def table(self) -> Table | None:
+        """Return the table, if it is there still."""
+        return ref.__call__(self)
+
+    def __call__(self, asked: dict[int, Any] | int) -> Any:  # type: ignore[override]
         """Copy the table without our entries, or reduce it for pickle.
 
         Args:
@@ -124,76 +179,64 @@ class OwnEntries:
 
     def rest(self, key: int) -> None:
         """Take an entry out of the table until it wakes."""
-        table = self._table()
+        table, resting = self.table(), self.resting
         if table is None or key not in table:
             return
-        if self._resting:
-            self._order = order_with(table, self._resting, self._order or ())
-        else:
-            self._order, self._resting = list(table), {}
+        if resting is None:
+            resting = self.resting = Resting({}, list(table))
             # PyTorch moves a hook to the front by it. Nothing else tells that hook from others.
             vars(table)["move_to_end"] = self._move_to_end
-        self._resting[key] = table.pop(key)
+        else:
+            resting.order = order_with(table, resting.hooks, resting.order)
+        resting.hooks[key] = table.pop(key)
 
     def wake(self, key: int) -> None:
         """Put an entry back into the table, where it belongs now."""
-        table = self._table()
-        if table is None or not self._resting or key not in self._resting:
+        table, resting = self.table(), self.resting
+        if table is None or resting is None or key not in resting.hooks:
             return
-        if table or len(self._resting) > 1:
-            order = order_with(table, self._resting, self._order or ())
-            put_back(table, key, self._resting[key], order)
+        if table or len(resting.hooks) > 1:
+            order = order_with(table, resting.hooks, resting.order)
+            put_back(table, key, resting.hooks[key], order)
         else:  # It is alone, as nearly every hook of a watch.
-            table[key] = self._resting[key]
-        self._forget(key)
+            table[key] = resting.hooks[key]
+        self.forget(key)
 
-    def _forget(self, key: int) -> None:
+    def forget(self, key: int) -> None:
         """An entry rests no longer."""
-        table = self._table()
-        was_resting = self._resting and self._resting.pop(key, None) is not None
-        if was_resting and not self._resting and table is not None:
-            vars(table).pop("move_to_end", None)
+        table, resting = self.table(), self.resting
+        if resting is not None and resting.hooks.pop(key, None) is not None and not resting.hooks:
+            self.resting = None
+            if table is not None:
+                vars(table).pop("move_to_end", None)
 
     def _move_to_end(self, key: int, last: bool = True) -> None:
-        table = self._table()
+        table = self.table()
         assert table is not None  # It is being asked.
         OrderedDict.move_to_end(table, key, last)
-        if not last and self._order is not None:
-            self._order.insert(0, key)
+        if not last and self.resting is not None:
+            self.resting.order.insert(0, key)
 
     def remove(self, key: int) -> None:
         """Take an entry of ours away; with the last one go the attributes."""
-        table = self._table()
+        table = self.table()
         if table is None:
             return
         table.pop(key, None)
-        if self._resting:
-            self._forget(key)
+        if self.resting is not None:
+            self.forget(key)
         self.keys = tuple(other for other in self.keys if other != key)
         if not self.keys:
             attributes = table.__dict__
             del attributes["__deepcopy__"], attributes["__reduce_ex__"]
 
     def _others(self) -> Table:
-        table = self._table()
+        table = self.table()
         assert table is not None  # It is being asked.
         others = OrderedDict((key, hook) for key, hook in table.items() if key not in self.keys)
         attributes = vars(table).items()
         vars(others).update((name, held) for name, held in attributes if name not in _OWN_NAMES)
         return others
-
-
-class _PlainEntries(OwnEntries):
-    """Entries that Python makes."""
-
-    __slots__ = ("_order", "_resting", "_table", "keys")
-
-    def __init__(self, table: Table) -> None:
-        self._table = weakref.ref(table)  # No cycle: a model that is dropped is gone at once.
-        self.keys = ()
-        self._resting = self._order = None
-        attributes = table.__dict__
-        attributes["__deepcopy__"] = attributes["__reduce_ex__"] = self
 
 
 def _own_entries(table: Table) -> OwnEntries | None:
