@@ -111,7 +111,7 @@ class Watch(Closable, Printed):
         self._model = weakref.ref(look.modules[""])
         self._scalars = Scalars()
         self._notes = StepNotes()
-        self._start = Start(plan, look.modules)
+        self._start = Start(plan, look.modules[""], self._facts.num_parameters)
         self._source = WatchSource(
             self._engine, delivery, self._missing, self._start, self._scalars, self._notes
         )

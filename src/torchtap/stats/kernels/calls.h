@@ -1,4 +1,4 @@
-/* What kernel.c, calls.c, tables.c and targets.c know of each other. */
+/* What the files know of each other. */
 
 #ifndef TORCHTAP_CALLS_H
 #define TORCHTAP_CALLS_H
@@ -24,8 +24,9 @@ int torchtap_repeat(const char *data, int64_t numel, int code, int64_t from, int
 /* agreement(...), see targets.c. */
 PyObject *torchtap_agreement(PyObject *module, PyObject *arguments);
 
-/* Adds the types and functions of calls.c, or of tables.c, to the module; -1 with an exception. */
+/* Each adds the types and functions of its file to the module; -1 with an exception. */
 int torchtap_add_calls(PyObject *module);
+int torchtap_add_facts(PyObject *module);
 int torchtap_add_tables(PyObject *module);
 
 /* --------------------------------------------------------------------- objects and their members */
