@@ -120,6 +120,8 @@ def plain_hooks(listener: Listener) -> Callable[[PostForward], PostForward | Nat
         return None
     new_leaving, leave = native.kernel().Leaving, native.kernel().leave
     meters, busy, running = native.kernel().Meter, listener.busy, listener.hooks.running
+    policy = listener.copy_policy
+    copies_first = policy.copy == "auto" and hasattr(new_leaving, "policy")
 
     def plainly(hook: PostForward) -> PostForward | NativeHook:
         tap = hook.tap
@@ -138,6 +140,8 @@ def plain_hooks(listener: Listener) -> Callable[[PostForward], PostForward | Nat
             listener, busy, running, tap, tap.call_numbers, output, gradient, gradients
         )
         if not hook.has_frame:
+            if copies_first:
+                leaving.policy = policy
             return NativeHook(leave, leaving, hook)
         tap.take_plain = leaving.take
         return hook
