@@ -56,7 +56,6 @@ class WatchSource(SourceDefaults):
         self._start = start
         self._live = delivery.records
         self._measured = delivery.measured
-        self._none = Records()
 
     @property
     def is_kept(self) -> bool:
@@ -66,7 +65,7 @@ class WatchSource(SourceDefaults):
     @property
     def records(self) -> Records:
         """Records of the steps that the sink has."""
-        return self._none if self._live is None else self._live.read()
+        return Records() if self._live is None else self._live.read()
 
     @property
     def series(self) -> Series:
