@@ -173,7 +173,7 @@ class CallFollower(Generic[OneCall]):
         """Put hooks on many modules, as :meth:`put_on` does for each row.
 
         Args:
-            rows: modules that take hooks, each with a pre-hook and a hook, or ``None`` in its place.
+            rows: modules that take hooks, each with a pre-hook and a hook; ``None`` for none.
             key: of all hooks.
         """
         if self.put_natively is not None:

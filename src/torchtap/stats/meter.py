@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import cast
 
 import torch
@@ -36,11 +36,13 @@ class Clock:
         step: the running step.
         has_measured: whether anything was measured since the tables were taken.
         lock: held while measuring.
+        begin: has the meter of a place measure tensors like its first one; native meters call it.
     """
 
-    __slots__ = ("has_measured", "lock", "step")
+    __slots__ = ("begin", "has_measured", "lock", "step")
 
     def __init__(self, lock: threading.RLock) -> None:
+        self.begin: Callable[[int, Tensor], bool] | None = None
         self.step = 0
         self.has_measured = False
         self.lock = lock
@@ -53,10 +55,14 @@ def new_clock(lock: threading.RLock) -> Clock:
     return Clock(lock)
 
 
-def new_quick_meter(clock: Clock, replaces: bool) -> QuickMeter:
+def new_quick_meter(clock: Clock, place: int, *, replaces: bool) -> QuickMeter:
     """Make a meter of the same kind as the clock."""
-    make = QuickMeter if type(clock) is Clock else native.new_meter
-    return cast(QuickMeter, make(clock, replaces))
+    if type(clock) is Clock:
+        return QuickMeter(clock, replaces)
+    meter = native.new_meter(clock, replaces)
+    if hasattr(clock, "begin"):  # Else the binary is an older one.
+        meter.place = place
+    return cast(QuickMeter, meter)
 
 
 class Sums:
@@ -290,7 +296,7 @@ class Meter:
         self.is_replaced = site.kind.is_replaced
         self.block: Block | None = None
         self.index = -1
-        self.quick: QuickMeter = new_quick_meter(clock, self.is_replaced)
+        self.quick: QuickMeter = new_quick_meter(clock, place, replaces=self.is_replaced)
         self._sample = sample
         self._sums: Sums | None = None
         self._aim: native.KernelArgs | None = None

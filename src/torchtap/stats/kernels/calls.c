@@ -116,10 +116,12 @@ static int64_t version_of(PyObject *tensor) {
 typedef struct {
     PyObject_HEAD
     PyObject *lock, *acquire, *release;
+    PyObject *begin; /* begin(place, tensor): has a meter measure tensors like its first one */
     long long step;
     char has_measured;
 } Clock;
-#define CLOCK(do, op) do(op, Clock, lock) do(op, Clock, acquire) do(op, Clock, release)
+#define CLOCK(do, op)                                                                              \
+    do(op, Clock, lock) do(op, Clock, acquire) do(op, Clock, release) do(op, Clock, begin)
 LIFE(Clock, CLOCK)
 
 static PyObject *clock_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
@@ -142,7 +144,8 @@ static PyObject *clock_new(PyTypeObject *type, PyObject *arguments, PyObject *ke
 }
 
 static PyMemberDef clock_members[] = {
-    NUMBER(Clock, step), FLAG(Clock, has_measured), FIXED(Clock, lock), {NULL, 0, 0, 0, NULL},
+    NUMBER(Clock, step), FLAG(Clock, has_measured), FIXED(Clock, lock), OBJECT(Clock, begin),
+    {NULL, 0, 0, 0, NULL},
 };
 static PyType_Slot clock_slots[] = {
     {Py_tp_new, clock_new}, {Py_tp_members, clock_members}, LIFE_SLOTS(Clock), {0, NULL},
@@ -161,7 +164,8 @@ typedef struct {
     PyObject *clock;
     int64_t address; /* of the kernel's arguments */
     int code;        /* of the dtype that is measured; -1: none is */
-    char replaces, is_summed_in_order, varies;
+    long long place; /* of its site */
+    char replaces, is_summed_in_order, varies, has_begun;
     Shape known, sample, strides; /* of the last tensor; of a sample that is summed; as it may lie */
 } Meter;
 #define METER(do, op) do(op, Meter, clock)
@@ -177,7 +181,7 @@ static PyObject *meter_new(PyTypeObject *type, PyObject *arguments, PyObject *ke
     self->clock = held(clock);
     self->replaces = (char)replaces;
     self->is_summed_in_order = 1;
-    self->code = -1;
+    self->code = self->place = -1;
     self->known.ndim = self->sample.ndim = self->strides.ndim = NO_SHAPE;
     PyObject_GC_Track((PyObject *)self);
     return (PyObject *)self;
@@ -317,12 +321,25 @@ static int run_kernel(Meter *self, const DLTensor *tensor, int64_t numel, const 
     return answer ? fits : -1;
 }
 
+/* Whether a meter is ready, which its first tensor makes it. Clears exceptions: the sink, which is
+   given what is not measured here, meets them again. */
+static int is_ready(Meter *self, PyObject *tensor) {
+    PyObject *begin = ((Clock *)self->clock)->begin;
+    if (self->code < 0 && !self->has_begun && self->place >= 0 && begin && begin != Py_None) {
+        self->has_begun = 1;
+        PyObject *answer = PyObject_CallFunction(begin, "LO", self->place, tensor);
+        Py_XDECREF(answer);
+        PyErr_Clear();
+    }
+    return self->code >= 0;
+}
+
 /* Measures a tensor: 1, or 0 where that takes more care, or -1 with an exception. `same`: the meter
    that has just measured it, or NULL. */
 static int measure(Meter *self, PyObject *object, int64_t step, const Meter *same) {
     DLTensor tensor;
     int64_t numel;
-    if (self->code < 0 || step != ((Clock *)self->clock)->step ||
+    if (step != ((Clock *)self->clock)->step || !is_ready(self, object) ||
         !can_read(self, object, &tensor, &numel))
         return 0;
     if (!equal(&self->known, tensor.shape, tensor.ndim, 0)) {
@@ -351,7 +368,8 @@ static PyMethodDef meter_methods[] = {
     {"distrust", meter_distrust, METH_NOARGS, "Measure nothing quickly."},
     {NULL, NULL, 0, NULL},
 };
-static PyMemberDef meter_members[] = {FLAG(Meter, varies), {NULL, 0, 0, 0, NULL}};
+static PyMemberDef meter_members[] = {
+    FLAG(Meter, varies), NUMBER(Meter, place), {NULL, 0, 0, 0, NULL}};
 static PyGetSetDef meter_properties[] = {
     {"shape", meter_get_shape, meter_set_shape, NULL, NULL}, {NULL, NULL, NULL, NULL, NULL},
 };
