@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -13,7 +14,9 @@ from torch import nn
 from torchtap.core.distributed import own_rank, ranks_of_one_batch
 from torchtap.core.plan import Plan
 from torchtap.core.version import __version__
-from torchtap.runs.meta import Meta
+
+if TYPE_CHECKING:
+    from torchtap.runs.meta import Meta
 
 
 class Start:
@@ -35,6 +38,8 @@ class Start:
     @cached_property
     def meta(self) -> Meta:
         """The metadata of the run, as far as it was known then."""
+        from torchtap.runs.meta import Meta
+
         plan = self._plan
         return Meta(
             model=plan.model,

@@ -13,7 +13,7 @@ from torchtap.core.errors import InputError
 from torchtap.core.text import class_of
 from torchtap.core.torch_private import MKLDNN, is_of_transform
 from torchtap.stats.histogram import NUM_BINS, Histogram
-from torchtap.stats.kernels import cuda, native, stock
+from torchtap.stats.kernels import native
 from torchtap.stats.plain_measure import measure_plain
 from torchtap.stats.statistics import (
     NUM_COUNTED,
@@ -145,10 +145,11 @@ def accumulate(tensor: Tensor, row: Tensor, histogram: Tensor | None, sample: in
     # ten times.
     if tensor.dtype in native.DTYPES and tensor.device.type == "cpu" and native.available():
         native.accumulate(tensor, row, histogram, sample)
-    elif cuda.available(tensor):
-        cuda.accumulate(tensor, row, histogram, sample)
-    else:
-        stock.accumulate(tensor, row, histogram, sample)
+        return
+    from torchtap.stats.kernels import cuda, stock
+
+    take = cuda.accumulate if cuda.available(tensor) else stock.accumulate
+    take(tensor, row, histogram, sample)
 
 
 def no_values(tensor: Tensor) -> str | None:
