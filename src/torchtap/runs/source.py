@@ -125,6 +125,8 @@ class HeldSource(SourceDefaults):
 
 def as_records(rows: Iterable[Record]) -> Records:
     """Return records as columns."""
+    from torchtap.runs.records import Records
+
     if isinstance(rows, Records):
         return rows
     gathered = Records()

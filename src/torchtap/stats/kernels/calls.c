@@ -427,6 +427,9 @@ typedef struct {
     PyObject *pending, *repair;
     PyObject *emit;          /* takes records */
     PyObject *backwards, *numbers; /* hooks.backwards.Backwards; task -> number */
+    PyObject *empty;         /* a tensor without elements, as CopyPolicy.nothing_like; NULL or: */
+    DLDataType kind;         /* its dtype */
+    int32_t device[2];       /* and its device */
     char borrows;            /* sinks have read an output when they return */
     char is_over;            /* released; what it refers to goes with the last use */
     int uses;                /* that run now, in any thread */
@@ -435,7 +438,7 @@ typedef struct {
     do(op, Gradients, others) do(op, Gradients, own_deliver) do(op, Gradients, tables)             \
     do(op, Gradients, join) do(op, Gradients, followed) do(op, Gradients, pending)                 \
     do(op, Gradients, repair) do(op, Gradients, emit) do(op, Gradients, backwards)                 \
-    do(op, Gradients, numbers)
+    do(op, Gradients, numbers) do(op, Gradients, empty)
 LIFE(Gradients, GRADIENTS)
 
 static PyObject *gradients_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
@@ -1078,10 +1081,30 @@ static int may_be_foreign(PyObject *output, int of_view, PyObject *running) {
     return is;
 }
 
+/* A tensor of the same kind without elements, as CopyPolicy.nothing_like; nearly all are of one. */
+static PyObject *nothing_like(const Leaving *self, PyObject *alias, const DLTensor *tensor) {
+    Gradients *shared = (Gradients *)self->gradients;
+    int32_t device[] = {tensor->device_type, tensor->device_id};
+    int is_same = shared->empty && !memcmp(&shared->kind, &tensor->dtype, sizeof shared->kind) &&
+                  !memcmp(shared->device, device, sizeof device);
+    if (!is_same) {
+        PyObject *made = PyObject_CallMethodObjArgs(self->policy, n_nothing_like, alias, NULL);
+        PyObject *before = shared->empty;
+        if (!made)
+            return NULL;
+        shared->empty = made;
+        shared->kind = tensor->dtype;
+        memcpy(shared->device, device, sizeof device);
+        Py_XDECREF(before);
+    }
+    return held(shared->empty);
+}
+
 /* Watches out for writes into a tensor, as CopyPolicy._watch_out; the alias keeps none of its memory. */
-static int watch_out(PyObject *policy, PyObject *state, PyObject *alias) {
+static int watch_out(const Leaving *self, PyObject *alias, const DLTensor *tensor) {
+    PyObject *policy = self->policy, *state = self->output;
     PyObject *version = PyObject_GetAttr(alias, n__version);
-    PyObject *empty = version ? PyObject_CallMethodObjArgs(policy, n_nothing_like, alias, NULL) : NULL;
+    PyObject *empty = version ? nothing_like(self, alias, tensor) : NULL;
     PyObject *row = empty ? PyTuple_Pack(3, state, alias, version) : NULL;
     PyObject *witnesses = row ? PyObject_GetAttr(policy, n_witnesses) : NULL;
     int failed = !witnesses || PyObject_SetAttr(alias, n_data, empty) ||
@@ -1105,7 +1128,7 @@ static PyObject *copy_first(const Leaving *self, PyObject *output, int of_view) 
     }
     PyObject *alias = ask(detach, output);
     copied = alias ? PyObject_CallMethodObjArgs(alias, n_clone, NULL) : NULL;
-    if (copied && watch_out(self->policy, self->output, alias))
+    if (copied && watch_out(self, alias, &tensor))
         Py_CLEAR(copied);
     Py_XDECREF(alias);
     PyErr_Clear();
