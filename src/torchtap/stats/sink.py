@@ -245,7 +245,7 @@ class Stats:
                     measured.shape = None
                 if meter.sums is not None:
                     measured.mean_sum = meter.sums.total.cpu().numpy().copy()
-                    measured.num_samples = int(meter.sums.num_samples)
+                    measured.num_samples = meter.sums.num_samples[0]
 
     def close(self) -> None:
         """Copy the numbers of the last step; they are read when they are asked for."""

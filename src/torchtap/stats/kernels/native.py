@@ -262,13 +262,13 @@ class KernelArgs:
     def sample(self, wanted: int) -> None:
         self._fields[2] = wanted
 
-    def sum_into(self, sums: Tensor | None, num_samples: Tensor | None) -> None:
+    def sum_into(self, sums: Tensor | None, num_samples: array[int] | None) -> None:
         """Add samples to ``sums``, and their number to ``num_samples``, or do not any more."""
         self._summed = sums, num_samples
         if sums is None or num_samples is None:
             summed = 0, 0, 0
         else:
-            summed = sums.data_ptr(), sums.numel(), num_samples.data_ptr()
+            summed = sums.data_ptr(), sums.numel(), num_samples.buffer_info()[0]
         self._fields[5:8] = array("q", summed)
 
     def slice_into(self, slices: Sequence[SliceRows]) -> None:
