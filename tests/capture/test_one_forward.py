@@ -87,7 +87,7 @@ def test_the_first_forward_tells_which_outputs_are_overwritten() -> None:
         model(torch.randn(3, 4))
         w.step()
         taps = w._engine.hooks.taps
-        copied = {path: tap.states["output", ""].copies for path, tap in taps.items()}  # type: ignore[union-attr]
+        copied = {path: tap.states["output", ""].copies for path, tap in taps.items()}
     assert copied == {"single": True, "wide": True, "kept": False, "flat": True}
 
 
@@ -104,7 +104,7 @@ def test_memory_of_the_caller_is_copied_each_time() -> None:
 
 def test_the_order_of_first_calls_is_that_of_the_calls() -> None:
     model = nn.ModuleDict({"a": nn.Linear(2, 2), "b": nn.Linear(2, 2), "c": nn.Linear(2, 2)})
-    model.forward = lambda x: model["b"](model["c"](model["a"](x)))  # type: ignore[method-assign]
+    model.forward = lambda x: model["b"](model["c"](model["a"](x)))
     with tt.watch(model, "*@Linear") as w:
         model(torch.ones(1, 2))
     assert w.run.meta.order == ("a", "c", "b")
@@ -180,7 +180,7 @@ def test_facts_of_modules_are_what_they_are_as_a_watch_begins() -> None:
     model[2].weight.requires_grad_(False)
     del model[1].training
     with tt.watch(model, "*") as w:
-        model[0].rate = 9.0  # Too late.
+        model[0].__dict__["rate"] = 9.0  # Too late.
     meta = w.run.meta
     assert meta.settings["0"] == {
         "small": -(2**53) + 1,
