@@ -105,7 +105,7 @@ PROGRAMS = [
         ("scale at train.py:9",),
         purpose=(
             "want = torch.full((1, 4), 2.0) @ net[0].weight.T + net[0].bias\n"
-            "assert torch.allclose(net(torch.ones(1, 4)), want, atol=1e-6)"
+            "assert torch.allclose(result, want, atol=1e-6)"
         ),
     ),
     Program(
@@ -192,10 +192,7 @@ PROGRAMS = [
             ),
         ),
         ("which 0 (LSTM) returned",),
-        purpose=(
-            "assert torch.allclose(net[1](output), output @ net[1].weight.T + net[1].bias, "
-            "atol=1e-6)"
-        ),
+        purpose="assert torch.allclose(result, output @ net[1].weight.T + net[1].bias, atol=1e-6)",
     ),
     Program(
         "A block without return",
@@ -355,12 +352,14 @@ PROGRAMS = [
         "truth of many",
         """
         x = torch.rand(3)
+        bright = False
         if x > 0.5:  # raises
-            pass
+            bright = True
         """,
         "",
         "(x > 0.5).all()",
         (("if x > 0.5:", "if (x > 0.5).all():"),),
+        purpose="assert bright == (x.min() > 0.5)",
     ),
     Program(
         "The number of a tensor with many",
