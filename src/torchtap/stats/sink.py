@@ -34,7 +34,7 @@ from torchtap.stats.measure import (
 )
 from torchtap.stats.meter import Meter, Sums, is_plain, new_clock
 from torchtap.stats.series import Series
-from torchtap.stats.statistics import NUM_TENSORS, blank_rows
+from torchtap.stats.statistics import NUM_TENSORS
 
 NOT_OF_FORWARD = (
     "tt.Stats measures calls of the forward only, and some ran inside a backward; tt.Memory keeps "
@@ -379,11 +379,9 @@ class Stats:
 
 def _add_steps(series: Series, steps: Iterable[tuple[int, Taken]]) -> None:
     """Bring steps that were taken into the series."""
-    for step, (places, rows, parts) in steps:
+    for step, (rows, parts) in steps:
         if rows[:, NUM_TENSORS].any():
-            ordered = blank_rows(len(series.measured))
-            ordered[places] = rows
-            series.add_step(step, ordered, parts)
+            series.add_step(step, rows, parts)
 
 
 def _check(sample_mean: Sequence[str], keep: int) -> None:
