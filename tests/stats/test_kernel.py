@@ -711,7 +711,6 @@ def test_threads_of_python_measure_at_once() -> None:
 _A_TRAINING = """
 import torch, torchtap as tt
 from torchtap.stats.kernels import native
-from torchtap.stats.statistics import NUM_TENSORS
 assert not native.available() and not native.takes_calls()
 model = torch.nn.Sequential(torch.nn.Linear(2, 2, bias=False), torch.nn.ReLU())
 with torch.no_grad():

@@ -126,6 +126,13 @@ class LossFacts:
             given = [tensor for _, tensor in argument_leaves(args, kwargs)]
             self.expect([tensor for _, tensor in returned], given, step)
 
+    def expect_plain(
+        self, step: int, output: Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> None:
+        """A native hook says that a forward ended, which returned one tensor."""
+        if step % self._stride == 0:
+            self.expect_at(step, [("", output)], args, kwargs)
+
     def expect(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], step: int) -> None:
         """Look when the gradients of outputs arrive."""
         used = [one for one in outputs if type(one) is Tensor and one.grad_fn is not None]

@@ -7,6 +7,7 @@ tallies in the same objects. Whatever else is called goes on to them before anyt
 
 from __future__ import annotations
 
+import sys
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import cache
@@ -16,9 +17,12 @@ import torch
 from torch import Tensor
 
 from torchtap.capture.pending_gradient import PendingGradient
+from torchtap.capture.training_facts import IN_TRAINING
 from torchtap.core.after_import import after_import
 from torchtap.core.record import FORWARD, Record
 from torchtap.core.torch_private import (
+    DYNAMO,
+    STAGES,
     current_task,
     is_legacy_batched,
     is_of_transform,
@@ -34,7 +38,7 @@ from torchtap.hooks.tap import GradHook, Meter, SiteState, no_meter
 from torchtap.stats.kernels import native
 
 if TYPE_CHECKING:
-    from torchtap.capture.callbacks import Listener, PostForward
+    from torchtap.capture.callbacks import Listener, PostForward, PreForward
     from torchtap.capture.gradient_ports import Gradients
     from torchtap.hooks.tap_follower import CallCounter
 
@@ -95,7 +99,8 @@ def new_gradients(gradients: Gradients, emit: Callable[[Record], None], *, borro
 def plainly(hook: PostForward, listener: Listener) -> PostForward | NativeHook:
     """Return a hook that takes plain calls natively in front of another, or that one alone.
 
-    Calls with a frame are followed by Python, and their tap is told how to take a plain output.
+    Calls with a frame are followed by Python, and their tap is told how to take a plain output; but
+    for those of the model itself, where the listener says so.
     """
     tap, gradients = hook.tap, listener.gradients.plain
     if gradients is None:
@@ -120,7 +125,16 @@ def plainly(hook: PostForward, listener: Listener) -> PostForward | NativeHook:
     if not hook.has_frame:
         return NativeHook(native.kernel().leave, leaving, hook)
     tap.take_plain = leaving.take
+    if tap is listener.hooks.root and listener.is_entered_plainly:
+        return NativeHook(native.kernel().leave_model, leaving, hook)
     return hook
+
+
+def entered_plainly(hook: PreForward, leave: PostForward | NativeHook) -> PreForward | NativeHook:
+    """Return a pre-hook that enters natively the model's calls that ``leave`` leaves natively."""
+    if not isinstance(leave, NativeHook):
+        return hook
+    return NativeHook(native.kernel().enter_model, leave.args[0], hook)
 
 
 def counted_plainly(
@@ -155,12 +169,16 @@ def _bind() -> None:
         is_legacy_batched,
         is_of_transform,
     )
+    native.kernel().bind_model(
+        sys.modules, DYNAMO, STAGES, torch.is_grad_enabled, sequence_number, IN_TRAINING
+    )
     after_import("torch._dynamo", _trace_the_hook)
 
 
 def _trace_the_hook() -> None:
     """Let the compiler trace the hook behind a native one, in its place."""
-    for function in (native.kernel().enter, native.kernel().leave):
+    kernel = native.kernel()
+    for function in (kernel.enter, kernel.leave, kernel.enter_model, kernel.leave_model):
         # Dynamo cannot look into a C function and would break the graph at each hook.
         @torch.compiler.substitute_in_graph(function, skip_signature_check=True)
         def call_hook(leaving: Any, hook: Any, *arguments: Any) -> Any:

@@ -11,7 +11,7 @@ from torch import nn
 from torchtap.capture.callbacks import Begin, End, PostForward, PreForward
 from torchtap.capture.copy_policy import ALIAS
 from torchtap.capture.delivery import SinkDispatch
-from torchtap.capture.plain_calls import counted_plainly, plainly
+from torchtap.capture.plain_calls import counted_plainly, entered_plainly, plainly
 from torchtap.capture.training_facts import TrainingFacts
 from torchtap.capture.watched_calls import WatchedCalls, WatchOptions
 from torchtap.core.model_layout import Look
@@ -117,7 +117,7 @@ class WatchEngine:
                 leaving = kinds.leave(calls, tap, has_frame=has_frame)
                 after = plainly(self._traced(leaving), calls)
             if has_frame:
-                before = self._traced(kinds.enter(calls, tap))
+                before = entered_plainly(self._traced(kinds.enter(calls, tap)), after)
             # A second hook doubles the price of a call; a module that cannot call itself is
             # numbered as it ends.
             elif after is not None and id(module) in counted:

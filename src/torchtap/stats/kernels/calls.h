@@ -1,4 +1,4 @@
-/* What kernel.c, calls.c and targets.c know of each other. */
+/* What kernel.c, calls.c, root.c and targets.c know of each other. */
 
 #ifndef TORCHTAP_CALLS_H
 #define TORCHTAP_CALLS_H
@@ -21,7 +21,37 @@ int torchtap_repeat(const char *data, int64_t numel, int code, int64_t from, int
 /* agreement(...), see targets.c. */
 PyObject *torchtap_agreement(PyObject *module, PyObject *arguments);
 
-/* Adds the types and functions of calls.c to the module; -1 with an exception. */
+/* Adds the types and functions of a file to the module; -1 with an exception. */
 int torchtap_add_calls(PyObject *module);
+int torchtap_add_root(PyObject *module);
+
+/* What a Leaving refers to, borrowed. */
+typedef struct {
+    PyObject *listener, *busy, *running, *tap, *calls;
+    PyObject *views;   /* views that are followed, by thread */
+    PyObject *forward; /* the phase */
+    int borrows;       /* sinks have read an output when they return */
+} Watched;
+
+/* Looks at a Leaving; -1 with an exception where it is none. */
+int torchtap_watched(PyObject *leaving, Watched *watched);
+
+/* Whether calls of the tap are known to train. */
+int torchtap_has_trained(PyObject *leaving);
+
+/* Whether neither a backward, a checkpoint, a transform nor a trace is running. */
+int torchtap_is_of_plain_training(void);
+
+/* Takes the output of a call: 1, or 0 where it is not plain and nothing was noted, or -1. */
+int torchtap_leave_plain(PyObject *leaving, PyObject *output, PyObject *number);
+
+/* The number of the next call. */
+long long torchtap_next_number(PyObject *calls);
+
+/* Whether views are all followed natively, and nothing wrote into any. */
+int torchtap_are_untouched(PyObject *views);
+
+/* Calls the hook behind a native one: `arguments` are a Leaving, the hook, and what it is given. */
+PyObject *torchtap_pass_on(PyObject *const *arguments, Py_ssize_t given);
 
 #endif
