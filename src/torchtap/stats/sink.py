@@ -353,8 +353,9 @@ class Stats:
     def _take_tables(self) -> None:
         if not self._clock.has_measured:
             return
-        for meter in self._meters.values() if self._statistics else ():
-            meter.take_slices(self.series.recent, self._clock.step)
+        if self._statistics:
+            for meter in self._meters.values():
+                meter.take_slices(self.series.recent, self._clock.step)
         taken = self._tables.take(self._clock.step)
 
         def start_again() -> None:
