@@ -367,7 +367,7 @@ def backward_failed(model: nn.Module, w: tt.Watch) -> None:
         raise RuntimeError("stop")
 
     x = image().requires_grad_()
-    x.register_hook(stop)  # type: ignore[no-untyped-call]
+    x.register_hook(stop)
     with pytest.raises(RuntimeError, match="stop"):
         train(model, x)
     train(model, image())

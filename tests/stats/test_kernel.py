@@ -755,7 +755,7 @@ def test_a_binary_of_other_sources_says_build_again() -> None:
 
 def _listed(lists: native.SparseLog) -> dict[int, torch.Tensor]:
     """Full histograms by owner, of what was listed."""
-    rows, blocks, closed = empty_rows(20).numpy(), native.TableBlocks(), []
+    rows, blocks, closed = empty_rows(20).numpy(), native.TableBlocks(), list[Any]()
     rows[:, NUM_TENSORS] = 1
     blocks.add_block(rows, None, lists)
     for owner in range(20):

@@ -33,8 +33,10 @@ from torchtap.core.torch_private import (
 )
 from torchtap.core.tree import Leaf, argument_leaves, leaves
 from torchtap.core.weak_method import weakly
+from torchtap.hooks.backwards import Backwards
 from torchtap.hooks.calls import UNIDENTIFIED, WHY_UNIDENTIFIED, Call
 from torchtap.hooks.graph_edges import from_one_compiled_graph
+from torchtap.hooks.module_hook import run_as_it_is
 from torchtap.hooks.tap import RETURNED, TAKEN, SiteState, Tap
 from torchtap.hooks.tap_follower import EXPORTED, TRACED, TapFollower
 from torchtap.stats.kernels import native
@@ -168,8 +170,10 @@ class WatchedCalls:
     def is_entered_plainly(self) -> bool:
         """Return whether nothing is taken as the model is entered."""
         at_entry = {"input", "grad_input", "saved"}
-        return not self._wants_state and not self._wants_saved and (
-            at_entry.isdisjoint(self.hooks.root.filters)
+        return (
+            not self._wants_state
+            and not self._wants_saved
+            and (at_entry.isdisjoint(self.hooks.root.filters))
         )
 
     def end_pass(self) -> None:
@@ -336,7 +340,7 @@ class WatchedCalls:
             self._head = tap
 
     def new_foreign(self, tap: Tap, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> set[int]:
-        """Begin a pass for a native hook, and return the storages that the caller may write into."""
+        """Begin a pass for a native hook; return the storages that the caller may write into."""
         self._begin_pass(tap)
         return _foreign(argument_leaves(args, kwargs, tap.unseen[TAKEN]), self.options)
 
@@ -441,3 +445,7 @@ def _foreign(arguments: list[Leaf], options: WatchOptions) -> set[int]:
     if options.copy == ALIAS:
         return set()
     return {storage_id(tensor) for _, tensor in arguments}
+
+
+# Native hooks call these, and Dynamo looks at each frame of Python that they begin.
+run_as_it_is(WatchedCalls.new_foreign, WatchedCalls.is_own_memory, Backwards.forget_failed)

@@ -2,8 +2,10 @@
 
 from typing import Any
 
+from numpy.typing import NDArray
 from torch import Tensor
-from typing_extensions import Buffer
+
+Array = NDArray[Any]
 
 INTERFACE: int
 
@@ -21,7 +23,7 @@ def drain(
     rows: int, histograms: int, num_rows: int, bins: int, counts: int, ends: int, /
 ) -> int: ...
 def close_blocks(blocks: int, num_blocks: int, num_places: int, into: list[Any], /) -> None: ...
-def add_lists(bins: Buffer, counts: Buffer, ends: Buffer, histograms: Buffer, /) -> None: ...
+def add_lists(bins: Array, counts: Array, ends: Array, addresses: Array, /) -> None: ...
 def agreement(
     outputs: int, gradients: int, rows: int, columns: int, factor: float, classes: int, /
 ) -> tuple[float | None, float, float] | None: ...

@@ -157,7 +157,8 @@ class DeviceTable:
             parts = [copy() for copy in reads]
             rows = blank_rows(int(places.max(initial=-1)) + 1)
             rows[places] = np.concatenate([rows for rows, _ in parts])
-            return rows, [StepHistograms(places[at], own) for _, lists in parts for at, own in lists]
+            listed = [StepHistograms(places[at], own) for _, lists in parts for at, own in lists]
+            return rows, listed
 
         return TakenStep(step, read, event is None)
 
