@@ -1450,7 +1450,8 @@ static struct PyModuleDef definition = {
 PyMODINIT_FUNC PyInit__kernel(void) {
     target = supported("");
     PyObject *module = PyModule_Create(&definition);
-    if (module && (torchtap_add_calls(module) || torchtap_add_root(module))) {
+    if (module && (torchtap_add_calls(module) || torchtap_add_root(module) ||
+                   torchtap_add_tables(module) || torchtap_add_facts(module))) {
         Py_DecRef(module);
         return NULL;
     }
