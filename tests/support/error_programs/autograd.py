@@ -507,7 +507,7 @@ PROGRAMS = [
         "",
         "x.float().requires_grad_()",
         (("x.requires_grad_()", "x.float().requires_grad_()"),),
-        purpose=("result.pow(2).sum().backward()\nassert torch.equal(result.grad, 2.0 * x)"),
+        purpose="result.pow(2).sum().backward()\nassert torch.equal(result.grad, 2.0 * x)",
     ),
     Program(
         "requires_grad is switched off on a result",
@@ -618,7 +618,7 @@ PROGRAMS = [
         "",
         "Take the result instead of out=",
         (("torch.mul(w, 2.0, out=buffer)", "buffer = torch.mul(w, 2.0)"),),
-        purpose=("buffer.sum().backward()\nassert torch.equal(w.grad, torch.full((3,), 2.0))"),
+        purpose="buffer.sum().backward()\nassert torch.equal(w.grad, torch.full((3,), 2.0))",
     ),
     Program(
         "Two losses share a part of the graph",

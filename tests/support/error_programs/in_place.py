@@ -441,7 +441,7 @@ PROGRAMS = [
             ("image.s", "images[i].s"),
         ),
         ("views that a loop over images made",),
-        purpose=("images.sum().backward()\nassert torch.equal(images, before - 0.5)"),
+        purpose="images.sum().backward()\nassert torch.equal(images, before - 0.5)",
     ),
     Program(
         "A loop writes into a part of the items of a tensor",

@@ -361,7 +361,7 @@ PROGRAMS = [
         "net.embed = nn.Embedding(11, ...)",
         (("nn.Embedding(10, 4)", "nn.Embedding(11, 4)"),),
         ("has 10 rows, for indices from 0 to 9", "from 3 to 10"),
-        purpose="assert net(torch.tensor([[10]])).shape == (1, 1, 4)",
+        purpose="assert torch.equal(result[0], net.embed.weight[[3, 10]])",
     ),
     Program(
         "A negative token for padding",

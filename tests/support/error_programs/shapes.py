@@ -219,7 +219,11 @@ PROGRAMS = [
         "padding=1",
         (("nn.Conv2d(4, 4, 3)", "nn.Conv2d(4, 4, 3, padding=1)"),),
         ("made by 1 (MaxPool2d)",),
-        purpose="assert result.shape == (1, 4, 2, 2)",
+        purpose=(
+            "x = torch.rand(1, 1, 10, 10)\n"
+            "want = F.conv2d(F.pad(net[:2](x), (1, 1, 1, 1)), net[2].weight, net[2].bias)\n"
+            "assert result.shape == (1, 4, 2, 2) and torch.allclose(net(x), want, atol=1e-6)"
+        ),
     ),
     Program(
         "A pool that leaves nothing",
@@ -257,7 +261,7 @@ PROGRAMS = [
         "Make what produces x or out give both one size",
         (("nn.Linear(4, 6)", "nn.Linear(4, 4)"),),
         ("out, float32[2, 6], made by fc (Linear)".replace("fc", "0.fc"),),
-        purpose=("x = torch.randn(2, 4)\nassert torch.equal(net(x), x + net[0].fc(x))"),
+        purpose="x = torch.randn(2, 4)\nassert torch.equal(net(x), x + net[0].fc(x))",
     ),
     Program(
         "A weight per sample",
@@ -371,7 +375,7 @@ PROGRAMS = [
         "x.view(-1, 72)",
         (("x.view(32, 72)", "x.view(-1, 72)"),),
         ("x, float32[5, 2, 6, 6], made by conv (Conv2d) at train.py:13",),
-        purpose=("x = torch.rand(5, 1, 8, 8)\nassert torch.equal(net(x), net.conv(x).flatten(1))"),
+        purpose="x = torch.rand(5, 1, 8, 8)\nassert torch.equal(net(x), net.conv(x).flatten(1))",
     ),
     Program(
         "A view after a transpose",
@@ -526,7 +530,7 @@ PROGRAMS = [
         "net (GRU)",
         "torch.zeros(1, 3, 5)",
         (("torch.zeros(1, 7, 5)", "torch.zeros(1, 3, 5)"),),
-        purpose=("x = torch.randn(3, 7, 4)\nassert torch.allclose(net(x, state)[0], net(x)[0])"),
+        purpose="x = torch.randn(3, 7, 4)\nassert torch.allclose(net(x, state)[0], net(x)[0])",
     ),
     Program(
         "Attention of another width",
@@ -586,7 +590,12 @@ PROGRAMS = [
         "net (Conv2d)",
         "net with padding=3 or more",
         (("nn.Conv2d(3, 4, 9)", "nn.Conv2d(3, 4, 9, padding=3)"),),
-        purpose="assert result.shape == (1, 4, 2, 2)",
+        purpose=(
+            "x = torch.randn(1, 3, 4, 4)\n"
+            "want = (net.weight[0, :, 3:7, 3:7] * x[0]).sum() + net.bias[0]\n"
+            "assert result.shape == (1, 4, 2, 2)\n"
+            "assert torch.allclose(net(x)[0, 0, 0, 0], want, atol=1e-5)"
+        ),
     ),
     Program(
         "Two of three operands do not fit",

@@ -209,7 +209,7 @@ PROGRAMS = [
         "a function without return gives None",
         (("x = x.relu()", "return x.relu()"),),
         ("which 0 (Block) returned",),
-        purpose=("x = torch.randn(2, 4)\nassert torch.equal(net(x), net[1](x.clamp(min=0)))"),
+        purpose="x = torch.randn(2, 4)\nassert torch.equal(net(x), net[1](x.clamp(min=0)))",
     ),
     Program(
         "A forward without one of its arguments",
@@ -245,7 +245,7 @@ PROGRAMS = [
         "net (Net)",
         "Call it forward: the class defines 'foward'",
         (("foward", "forward"),),
-        purpose=("x = torch.rand(2)\nassert net(x) is x"),
+        purpose="x = torch.rand(2)\nassert net(x) is x",
     ),
     Program(
         "A module without super().__init__()",
@@ -280,7 +280,7 @@ PROGRAMS = [
         "net (Net)",
         "Did you mean 'layer1'",
         (("self.layer_1", "self.layer1"),),
-        purpose=("x = torch.rand(2, 4)\nassert torch.equal(net(x), net.layer1(x))"),
+        purpose="x = torch.rand(2, 4)\nassert torch.equal(net(x), net.layer1(x))",
     ),
     Program(
         "A tensor in the place of a parameter",
