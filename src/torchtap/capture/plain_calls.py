@@ -125,7 +125,7 @@ def plain_hooks(listener: Listener) -> Callable[[PostForward], PostForward | Nat
         return None
     new_leaving, leave = native.kernel().Leaving, native.kernel().leave
     meters, busy, running = native.kernel().Meter, listener.busy, listener.hooks.running
-    root = listener.hooks.root
+    root, follows_models = listener.hooks.root, native.follows_models()
     policy = listener.copy_policy
     copies_first = policy.copy == "auto" and hasattr(new_leaving, "policy")
 
@@ -150,7 +150,7 @@ def plain_hooks(listener: Listener) -> Callable[[PostForward], PostForward | Nat
                 leaving.policy = policy
             return NativeHook(leave, leaving, hook)
         tap.take_plain = leaving.take
-        is_followed = tap is root and listener.is_entered_plainly
+        is_followed = tap is root and follows_models and listener.is_entered_plainly
         return NativeHook(native.kernel().leave_model, leaving, hook) if is_followed else hook
 
     return plainly
@@ -190,16 +190,18 @@ def _bind() -> None:
         is_legacy_batched,
         is_of_transform,
     )
-    native.kernel().bind_model(
-        sys.modules, DYNAMO, STAGES, torch.is_grad_enabled, sequence_number, IN_TRAINING
-    )
+    if native.follows_models():
+        native.kernel().bind_model(
+            sys.modules, DYNAMO, STAGES, torch.is_grad_enabled, sequence_number, IN_TRAINING
+        )
     after_import("torch._dynamo", _trace_the_hook)
 
 
 def _trace_the_hook() -> None:
     """Let the compiler trace the hook behind a native one, in its place."""
     kernel = native.kernel()
-    for function in (kernel.enter, kernel.leave, kernel.enter_model, kernel.leave_model):
+    of_models = (kernel.enter_model, kernel.leave_model) if native.follows_models() else ()
+    for function in (kernel.enter, kernel.leave, *of_models):
         # Dynamo cannot look into a C function and would break the graph at each hook.
         @torch.compiler.substitute_in_graph(function, skip_signature_check=True)
         def call_hook(leaving: Any, hook: Any, *arguments: Any) -> Any:

@@ -22,7 +22,7 @@ from torchtap.stats.kernels import native
 _LONGEST_TEXT, _PROBED = 60, 8
 _PLAIN_TYPES = frozenset({bool, int, float, str})
 _NOTHING, _IN_EVAL, IN_TRAINING = range(3)
-"""Which forwards have told the modes; native hooks look whether the last ones have."""
+"""Forwards that have told the modes; native hooks look whether the last kind has."""
 
 
 @dataclass(slots=True)

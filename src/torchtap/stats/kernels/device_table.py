@@ -77,7 +77,7 @@ class Block:
         self.host = (self.rows.numpy(), self.blank.numpy()) if device.type == "cpu" else None
         self.histograms = _counters(device) if histogram else None
         self.lists = None
-        if histogram and device.type == "cpu":
+        if histogram and device.type == "cpu" and native.closes_tables():
             self.lists = native.SparseLog(BLOCK * _LISTED_BINS, BLOCK * _LISTS)
 
     def at(self, index: int) -> tuple[Tensor, Tensor | None]:
@@ -111,7 +111,7 @@ class DeviceTable:
         self._known: list[int] = []
         self._places = np.zeros(0, dtype=np.int64)
         self._blocks: list[Block] = []
-        self._native = native.TableBlocks() if self._is_here and native.available() else None
+        self._native = native.TableBlocks() if self._is_here and native.closes_tables() else None
         self._closed: list[Any] = []
 
     def add(self, place: int) -> tuple[Block, int]:

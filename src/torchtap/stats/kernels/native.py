@@ -25,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-_INTERFACE = 5
+_INTERFACE = 4
 """The binary has the same number, from ``calls.h``, or it was built from other sources."""
 _STALE = (
     "torchtap's native kernel was built from other sources, and stock operations measure instead, "
@@ -74,6 +74,16 @@ _LARGE = 1 << 21
 def available() -> bool:
     """Return whether the binary is there."""
     return _available
+
+
+def closes_tables() -> bool:
+    """Return whether the binary empties tables as a step closes: one that is older does not."""
+    return _available and hasattr(_kernel, "close_blocks")
+
+
+def follows_models() -> bool:
+    """Return whether the binary follows the calls of a model itself: one that is older does not."""
+    return _available and hasattr(_kernel, "enter_model")
 
 
 def takes_calls() -> bool:
@@ -514,7 +524,7 @@ def add_lists(
     bins, counts, ends = drained
     if not len(places):
         return
-    if _available:
+    if closes_tables():
         if addresses is None:
             addresses = addresses_in(blocks, places)
         _kernel.add_lists(bins, counts, ends, addresses)
