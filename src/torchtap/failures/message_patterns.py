@@ -36,6 +36,8 @@ _IN_WORKER = re.compile(
     r'File "(?P<file>[^"]+)", line \d+[^\n]*\n\s*(?P<source>[^\n]*)[\s\S]*?\n\w+: (?P<text>[\s\S]+)'
 )
 """Matches an error that a worker of a DataLoader raised, with its traceback as text."""
+_OF_DATA = re.compile(r", in __getitem__\n|, in __iter__\n")
+"""Matches the traceback of an error that the code of a data set raised."""
 _KINDS = (
     *(RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError, AssertionError),
     pickle.PickleError,
@@ -91,6 +93,8 @@ def _means_torch_in(worker: re.Match[str], name: str) -> bool:
     # PyTorch's compiled code has no line: the last one is the program's, and raises nothing.
     is_raised = worker["source"].startswith(("raise", "assert"))
     is_torch = f"{os.sep}torch{os.sep}" in worker["file"] or not is_raised
+    if name == "error in a worker":
+        return not is_raised and bool(_OF_DATA.search(worker.string))
     return is_torch and name not in (*_OF_PYTHON, *_ABOUT_NONE, *CONDITIONS)
 
 

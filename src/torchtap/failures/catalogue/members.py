@@ -97,6 +97,29 @@ def _pickled(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     }
 
 
+def _norm(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    """Say where the norm stands that was to be taken off: a parametrization, or a module inside."""
+    held = failure.frames[-1].frame.f_locals
+    module = held.get("module")
+    tensor = found["name"] or found["tensor"]
+    is_module = isinstance(module, nn.Module)
+    tables = getattr(module, "parametrizations", {}) if is_module else {}
+    computed = [type(one).__name__ for one in tables[tensor]] if tensor in tables else []
+    inner = list(module.named_modules())[1:] if isinstance(module, nn.Module) else []
+    normed = [
+        name for name, one in inner
+        if one._forward_pre_hooks or hasattr(one, "parametrizations")
+    ]  # fmt: skip
+    return {
+        "what": found["norm"] or "a parametrization",
+        "kind": found["kind"] or found["other"],
+        "tensor": tensor,
+        "computed": ", ".join(computed).lstrip("_"),
+        "module": failure.called(module, "module"),
+        "inside": ", ".join(normed[:3]),
+    }
+
+
 def _folder(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     return {"name": repr(found["folder"])}
 
@@ -208,6 +231,23 @@ SITUATIONS: dict[str, Situation] = {
         "it.",
         "Return a tensor of the same shape from its forward.",
         "Allow another shape: register_parametrization(..., unsafe=True).",
+    ),
+    "norm that is not there": first_of(
+        SituationRow(
+            "{what} was to be taken off {kind}, which has {tensor} by a parametrization "
+            "({computed}), as torch.nn.utils.parametrizations makes it.",
+            "Take that off: torch.nn.utils.parametrize.remove_parametrizations({module}, "
+            "{tensor!r}).",
+            when="computed",
+        ),
+        SituationRow(
+            "{what} was to be taken off {kind}, whose {tensor} has none.",
+            ("inside", "It stands further in: take it off {inside}."),
+            "If it may have been taken off before, or never applied: ask first, if "
+            "torch.nn.utils.parametrize.is_parametrized(module), or hasattr(module, "
+            "'{tensor}_g') of the older weight_norm.",
+        ),
+        facts=_norm,
     ),
     "pruned nothing": SituationRow(
         "{name} of this module is not pruned.",

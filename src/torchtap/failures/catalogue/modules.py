@@ -227,7 +227,7 @@ def _truth(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
 
 def _compared(frame: TracebackFrame) -> dict[str, str]:
     """How ``x in list`` and ``x or y`` are written for tensors; empty of other conditions."""
-    words = {"among": "", "default": ""}
+    words = {"among": "", "default": "", "flagged": ""}
     if frame.expression is None or frame.function is None:
         return words
     for node in ast.walk(frame.function):
@@ -237,6 +237,11 @@ def _compared(frame: TracebackFrame) -> dict[str, str]:
             case ast.Compare(left=one, ops=[ast.In() | ast.NotIn()], comparators=[several]):
                 a, b = ast.unparse(one), ast.unparse(several)
                 words["among"] = f"any(torch.equal({a}, one) for one in {b})"
+            case ast.BoolOp(
+                op=ast.Or(), values=[ast.BoolOp(op=ast.And(), values=[flag, one]), other]
+            ):
+                a, b, c = map(ast.unparse, (one, flag, other))
+                words["flagged"] = f"{a} if {b} else {c}"
             case ast.BoolOp(op=ast.Or(), values=[ast.Name(one), other]):
                 words["default"] = f"{one} if {one} is not None else {ast.unparse(other)}"
     return words
@@ -357,6 +362,7 @@ SITUATIONS: dict[str, Situation] = {
             "needed: if, and, or, not.",
             ("choice", "Choose element by element: {choice}."),
             ("among", "Compare whole tensors: {among}."),
+            ("flagged", "Choose by the flag, which asks no tensor: {flagged}."),
             ("default", "If it stands for a value that may be missing: {default}."),
             ("is_plain", "Say which is meant: ({condition}).all(), or .any()."),
             (

@@ -54,6 +54,22 @@ def _optimizer(failure: Failure) -> str:
     return ast.unparse(called.value) if isinstance(called, ast.Attribute) else "optimizer"
 
 
+def _skipped(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    """The line of a ``continue`` between unscale_ and update, which leaves the update out."""
+    frame = failure.user
+    loop = None if frame is None else frame.loop
+    nodes = list(ast.walk(loop)) if loop is not None else []
+    calls = [one for one in nodes if isinstance(one, ast.Call)]
+    updates = [one.lineno for one in calls if getattr(one.func, "attr", "") == "update"]
+    first = 0 if frame is None else frame.line
+    lines = [
+        one.lineno
+        for one in nodes
+        if isinstance(one, ast.Continue) and updates and first < one.lineno < max(updates)
+    ]
+    return {"skips": f"The continue in line {lines[0]}" if lines else ""}
+
+
 def _lacking(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     owners = (one.owner for one in failure.frames)
     owner = next((one for one in owners if isinstance(one, Optimizer)), None)
@@ -134,8 +150,14 @@ SITUATIONS: dict[str, Situation] = {
     "unscaled twice": SituationRow(
         "The gradients of this optimizer were unscaled already since scaler.update(): once more "
         "would divide them again.",
-        "Call scaler.unscale_(optimizer) once for each scaler.step(optimizer), after the last "
-        "backward that adds to the gradients.",
+        (
+            "skips",
+            "{skips} leaves scaler.update() out in a round that does not step: call it there, too.",
+        ),
+        "If gradients of several batches are added up: call scaler.unscale_(optimizer) in the "
+        "round alone that steps, after its backward.",
+        "If a round calls it twice, as for clipping and for a norm: once is enough.",
+        facts=_skipped,
     ),
     "stepped twice": SituationRow(
         "scaler.step(optimizer) was called already since scaler.update().",
