@@ -481,7 +481,7 @@ PROGRAMS = [
         net(x)  # raises
         """,
         "net (Conv2d)",
-        "Put the channels first: x.movedim(-1, 0)",
+        "put them first: x.movedim(-1, 0)",
         (("net(x)", "net(x.movedim(-1, 0))"),),
     ),
     Program(

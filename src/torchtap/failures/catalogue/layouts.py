@@ -47,7 +47,17 @@ def _layout(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         "is_nested": "Nested" in backend,
         "is_quantized": "Quantized" in backend,
         "is_plain": is_quantized_op,
+        "functional": _FUNCTIONAL.get(_operator(found["op"]), "") if "Quantized" in backend else "",
     }
+
+
+_FUNCTIONAL = {"add": "add", "mul": "mul", "cat": "cat", "matmul": "matmul"}
+"""Operation -> the method of FloatFunctional that stands for it."""
+
+
+def _operator(name: str) -> str:
+    """``add`` of ``aten::add.out`` and ``aten::add_.Tensor``."""
+    return name.rpartition("::")[2].partition(".")[0].rstrip("_")
 
 
 SITUATIONS: dict[str, Situation] = {
@@ -74,7 +84,18 @@ SITUATIONS: dict[str, Situation] = {
         "{op_name} has no form for {kind} tensors.",
         ("is_sparse", "Make it dense for this operation: {name_it}.to_dense()."),
         ("is_nested", "Make it one tensor for this operation: {name_it}.to_padded_tensor(0)."),
-        ("is_quantized", "Make it a tensor of floats for this operation: {name_it}.dequantize()."),
+        (
+            "functional",
+            "If it is in a model that is quantized, give the model a member for it before it is "
+            "prepared, which learns the scale of the result: self.{functional} = "
+            "torch.ao.nn.quantized.FloatFunctional() in __init__, and self.{functional}."
+            "{functional}(...) in forward.",
+        ),
+        (
+            "is_quantized",
+            "If it is to be computed in floats, leave the quantized numbers before it: "
+            "{name_it}.dequantize(), or DeQuantStub() there.",
+        ),
         (
             "is_plain",
             "Quantize its input, and make floats of the output: "

@@ -81,7 +81,8 @@ def _matrix(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     is_readable = bounds_of(value) is not None and isinstance(value, Tensor) and value.dim() > 1
     is_readable = is_readable and value.shape[-1] == value.shape[-2]
     if not is_readable or not isinstance(value, Tensor):
-        return dict.fromkeys(("is_skew", "is_bad", "is_near", "is_far"), False)
+        words = dict.fromkeys(("is_skew", "is_bad", "is_near", "is_far"), False)
+        return {**words, "is_unknown": True}
     value = value.detach().double().reshape(-1, *value.shape[-2:])[:_MOST_MATRICES]
     is_bad = not bool(value.isfinite().all())
     size = float(value.abs().max())
@@ -89,6 +90,7 @@ def _matrix(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     is_checked = not is_bad and not is_skew and value.shape[-1] <= 512
     least = float(torch.linalg.eigvalsh(value).min()) if is_checked else 0.0
     return {
+        "is_unknown": False,
         "is_skew": is_skew,
         "is_bad": is_bad,
         "least": f"{least:.3g}",
@@ -148,6 +150,16 @@ SITUATIONS: dict[str, Situation] = {
             "is_far",
             "Its least eigenvalue is {least}: it is indefinite. Check how it is made, or solve "
             "with torch.linalg.solve, which needs no such matrix.",
+        ),
+        (
+            "is_unknown",
+            "If it is so but for rounding, as of covariances, add a small multiple of the "
+            "identity: A + 1e-5 * torch.eye(A.shape[-1]), or compute it in float64.",
+        ),
+        (
+            "is_unknown",
+            "If torch.linalg.eigvalsh(A).min() is far below 0, check how it is made: symmetric, "
+            "and without NaN.",
         ),
         about="tensors",
         facts=_matrix,
