@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils.data import Dataset
 
 from torchtap.failures.catalogue.values_given import tensors_in
 from torchtap.failures.failure import Failure
@@ -110,8 +111,11 @@ def _means_torch(name: str, failure: Failure) -> bool:
         return failure.frames[-1].is_torch and failure.frames[-1].module is not None
     if name == "no such attribute":
         # An attribute that a list lacks is no matter of PyTorch, wherever it was asked for.
-        is_of_python = failure.text.partition("' object")[0].strip("'") in _OWN_KINDS
-        return is_from_torch(failure) and not is_of_python
+        kind = failure.text.partition("' object")[0].strip("'")
+        is_other = kind in _OWN_KINDS or (
+            not failure.frames[-1].is_torch and kind not in ("Tensor", "Parameter")
+        )
+        return is_from_torch(failure) and not is_other
     if name == "number without backward":  # No other library's numbers are differentiated so.
         return True
     last = failure.frames[-1]
@@ -151,7 +155,9 @@ def _calls_method_of_torch(frame: TracebackFrame) -> bool:
     node = frame.expression
     if not isinstance(node, ast.Call):
         return False
-    if _is_of_torch(frame.value_of(node.func)):
+    called = frame.value_of(node.func)
+    is_kind = isinstance(called, type) and issubclass(called, nn.Module | Optimizer | Dataset)
+    if is_kind or _is_of_torch(called):
         return True
     if not isinstance(node.func, ast.Attribute):
         return False

@@ -228,9 +228,11 @@ LAST: dict[str, str] = {
 """Messages of a kind, behind those that say more."""
 PLAIN: dict[str, str] = {
     "None that is called": r"'(?P<kind>[\w.]+)' object is not callable",
+    "member of an optimizer": r"'(?P<kind>\w+)' object has no attribute '(?P<name>\w+)'",
     "member of an object": r"'(?P<kind>NoneType|str|int|float|bool|list|dict|tuple|numpy\.ndarray|"
     r"_IncompatibleKeys|method|function|builtin_function_or_method)' object has no attribute "
     r"'(?P<name>\w+)'",
+    "modules of a dict": r"ModuleDict update sequence element #\d+ should be Iterable",
     "error in a worker": r"[\s\S]*",
 }
 """Messages of Python itself about objects that stand where PyTorch's are meant."""

@@ -774,4 +774,103 @@ PROGRAMS = [
         ("[one.detach() for one in losses]",),
         "assert curve.shape == (2,)",
     ),
+    Program(
+        "The rate of an optimizer, as an attribute",
+        "member of an optimizer",
+        """
+        optimizer = torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)
+        rate = optimizer.lr  # raises
+        """,
+        "",
+        "optimizer.param_groups[0]['lr']",
+        (("optimizer.lr", "optimizer.param_groups[0]['lr']"),),
+        ("scheduler.get_last_lr()",),
+        "assert rate == 0.1",
+    ),
+    Program(
+        "A ModuleDict of a list",
+        "modules of a dict",
+        """
+        parts = nn.ModuleDict([nn.Linear(2, 2), nn.ReLU()])  # raises
+        """,
+        "the ModuleDict itself",
+        "nn.ModuleDict({'first': ..., 'last': ...})",
+        (("[nn.Linear(2, 2), nn.ReLU()]", "{'first': nn.Linear(2, 2), 'last': nn.ReLU()}"),),
+        (),
+        "assert list(parts) == ['first', 'last']",
+    ),
+    Program(
+        "A Sequential of a generator",
+        "member of a sequential",
+        """
+        net = nn.Sequential(nn.Linear(2, 2) for _ in range(3))  # raises
+        """,
+        "the Sequential itself",
+        "Unpack it with a star where it stands",
+        (("(nn.Linear(2, 2) for _ in range(3))", "(*(nn.Linear(2, 2) for _ in range(3)))"),),
+        (),
+        "assert len(net) == 3",
+    ),
+    Program(
+        "A Sequential with a class in it",
+        "member of a sequential",
+        """
+        net = nn.Sequential(nn.Linear(2, 2), nn.ReLU)  # raises
+        """,
+        "the Sequential itself",
+        "Make an object of the class: ReLU()",
+        (("nn.ReLU)", "nn.ReLU())"),),
+        ("got the class ReLU",),
+        "assert net(torch.rand(1, 2)).min() >= 0",
+    ),
+    Program(
+        "The output of a layer, under the name of the layer",
+        "no module or buffer",
+        """
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.fc = nn.Linear(2, 2)
+
+            def forward(self, x):
+                self.fc = self.fc(x)  # raises
+                return self.fc
+
+        net, x = Net(), torch.rand(1, 2)
+        out = net(x)
+        """,
+        "net (Net)",
+        "give it a name of its own, out = self.fc(...)",
+        (("self.fc = self.fc(x)", "out = self.fc(x)"), ("return self.fc", "return out")),
+        (),
+        "assert torch.equal(out, net.fc(x))",
+    ),
+    Program(
+        "The shape of a loader",
+        "attribute of a subset",
+        """
+        from torch.utils.data import DataLoader
+        loader = DataLoader([1, 2, 3], batch_size=3)
+        size = loader.shape  # raises
+        """,
+        "",
+        "for x in loader: x.shape",
+        (("size = loader.shape", "for x in loader: size = x.shape"),),
+        (),
+        "assert size == (3,)",
+    ),
+    Program(
+        "A backward of the model in place of the loss",
+        "no such attribute",
+        """
+        net = nn.Linear(2, 1)
+        loss = net(torch.ones(1, 2)).sum()
+        net.backward()  # raises
+        """,
+        "net (Linear)",
+        "backward is of a loss: loss.backward()",
+        (("net.backward", "loss.backward"),),
+        (),
+        "assert torch.equal(net.weight.grad, torch.ones(1, 2))",
+    ),
 ]

@@ -35,6 +35,23 @@ def _of_worker(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     }
 
 
+def _of_loader(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    """Say which object holds the attribute that was asked of a loader or a subset."""
+    frame = failure.frames[-1]
+    node = getattr(frame.expression, "value", None)
+    held: Any = frame.value_of(node) if isinstance(node, ast.expr) else None
+    is_loader = found["kind"] == "DataLoader"
+    data = getattr(held, "dataset", None)
+    has_it = data is None or found["name"] in dir(data)
+    return {
+        "loader": written(node, frame.file) if isinstance(node, ast.Name) else "loader",
+        "is_subset": found["kind"] == "Subset",
+        "is_joined": found["kind"] == "ConcatDataset",
+        "is_loader": is_loader and has_it,
+        "is_batch": is_loader and not has_it,
+    }
+
+
 def _iterator(failure: Failure) -> str:
     """The iterator that next was called on, as it is written."""
     frame = failure.user
@@ -209,12 +226,13 @@ SITUATIONS: dict[str, Situation] = {
             "numbers subset.indices.",
         ),
         ("is_joined", "Read it of each: [one.{name} for one in joined.datasets]."),
-        ("is_loader", "Read it of the data set: loader.dataset.{name}."),
-        facts=lambda failure, found: {
-            "is_subset": found["kind"] == "Subset",
-            "is_joined": found["kind"] == "ConcatDataset",
-            "is_loader": found["kind"] == "DataLoader",
-        },
+        ("is_loader", "Read it of the data set: {loader}.dataset.{name}."),
+        (
+            "is_batch",
+            "If it is of the samples: of a batch, for x in {loader}: x.{name}, where x is a part "
+            "of it; or of the data set that the loader was made of.",
+        ),
+        facts=_of_loader,
     ),
     "key of a data set": SituationRow(
         "The DataLoader asks a data set for the samples 0 to len - 1, and {held} has no key {key}.",

@@ -59,7 +59,9 @@ def _assigned(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         "is_module": is_module,
         "is_buffer": not is_module,
         "kind": "module" if is_module else "buffer",
-        "is_function": is_module and callable(value),
+        "is_function": is_module and callable(value) and not isinstance(value, type),
+        "is_class": is_module and isinstance(value, type),
+        "is_tensor": is_module and isinstance(value, Tensor),
     }
 
 
@@ -163,6 +165,12 @@ SITUATIONS: dict[str, Situation] = {
     ),
     "no module or buffer": SituationRow(
         "The {kind} {name!r} was to be replaced by {given}.",
+        (
+            "is_tensor",
+            "If it is what the module returned: give it a name of its own, out = self.{name}(...), "
+            "so that the module stays.",
+        ),
+        ("is_class", "Make an object of the class: self.{name} = ...(), with its arguments."),
         ("is_function", "Make a module of it: a class with a forward that calls it."),
         ("is_module", "Give a module, or None to take it away; keep other values by another name."),
         (
@@ -231,6 +239,11 @@ SITUATIONS: dict[str, Situation] = {
         "it.",
         "Return a tensor of the same shape from its forward.",
         "Allow another shape: register_parametrization(..., unsafe=True).",
+    ),
+    "modules of a dict": SituationRow(
+        "nn.ModuleDict takes a dict of modules by name, and got a list.",
+        "Give each a name: nn.ModuleDict({{'first': ..., 'last': ...}}).",
+        "If they have numbers alone: nn.ModuleList of the list.",
     ),
     "norm that is not there": first_of(
         SituationRow(

@@ -77,14 +77,19 @@ def _state_of(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
 def _sequential(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     kind = found["kind"]
     name = kind.rpartition(".")[2]
+    held = failure.frames[-1].frame.f_locals
+    value = next((held[one] for one in ("module", "value") if one in held), None)
     layers = {"relu": "nn.ReLU()", "tanh": "nn.Tanh()", "sigmoid": "nn.Sigmoid()"}
     layer = layers.get(name, "")
+    is_list = kind in ("list", "tuple") or "genexpr" in kind or kind == "generator"
+    is_class = isinstance(value, type)
+    is_tensor = isinstance(value, Tensor)
+    known = {"is_list": is_list, "is_class": is_class, "is_tensor": is_tensor, "layer": layer}
     return {
-        "short": name,
-        "is_list": kind in ("list", "tuple"),
-        "layer": layer,
-        "whole": first_argument(failure),
-        "is_other": kind not in ("list", "tuple") and not layer,
+        **known,
+        "short": f"the class {name}" if is_class else "a generator" if "genexpr" in kind else name,
+        "made": f"{name}()",
+        "is_other": not any(known.values()),
     }
 
 
@@ -248,7 +253,17 @@ SITUATIONS: dict[str, Situation] = {
     ),
     "member of a sequential": SituationRow(
         "A container of modules takes modules alone, and got {short}.",
-        ("is_list", "Unpack the list: nn.Sequential(*{whole})."),
+        (
+            "is_list",
+            "Unpack it with a star where it stands, as in nn.Sequential(first, *layers); behind a "
+            "container that is there already: net.extend(layers).",
+        ),
+        ("is_class", "Make an object of the class: {made}, with its arguments."),
+        (
+            "is_tensor",
+            "If it is to be trained: make a parameter, self.name = nn.Parameter(tensor). If not: "
+            "self.register_buffer(name, tensor).",
+        ),
         ("layer", "Use the module of that function: {layer}."),
         ("is_other", "Make a module of it: a class with a forward that calls it."),
         facts=_sequential,
