@@ -364,7 +364,7 @@ SITUATIONS: dict[str, Situation] = {
             "If they are shares that int(...) cut off: give the last one the rest, {rest}.",
         ),
         "If shares are meant: random_split(dataset, [0.8, 0.2]), which gives the rest out.",
-        "If lengths are meant: give such as have the sum len(dataset).",
+        "If lengths are meant: give lengths of that sum, len(dataset).",
         facts=_lengths,
     ),
     "order of a sampler": SituationRow(
