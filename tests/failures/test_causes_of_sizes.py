@@ -6,6 +6,8 @@ repaired by the way out whose condition holds for it, and is compared with what 
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -360,5 +362,62 @@ def test_a_way_that_would_not_help_is_left_out(
     ],
 )
 def test_a_cause_that_lies_elsewhere_is_said(source: str, says: str, tmp_path: Path) -> None:
+    note = note_of(source, tmp_path)
+    assert says in note, note
+
+
+_ELSEWHERE = """
+import warnings
+warnings.simplefilter("ignore")
+import numpy, torch
+import torch._lazy.ts_backend
+import torchtap as tt
+torch._lazy.ts_backend.init()  # A device of PyTorch's own, on any machine.
+loss = torch.ones(2, device="lazy")
+losses = [loss, loss * 2]
+for action in (lambda: loss.numpy(), lambda: numpy.array(losses)):
+    try:
+        with tt.explain_errors():
+            action()
+    except TypeError as error:
+        print(" ".join(error.__notes__[0].split()))
+print(loss.cpu().numpy().tolist(), torch.stack(losses).cpu().numpy().tolist())
+"""
+
+
+def test_an_array_is_made_of_a_copy_on_the_cpu(tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(_ELSEWHERE)
+    run = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, check=True)
+    one, several, values = run.stdout.splitlines()
+    assert "loss is on lazy:0" in one
+    assert "copy them there: loss.cpu().numpy()." in one
+    assert "put them together and copy them there: torch.stack(losses).cpu().numpy()." in several
+    assert values == "[1.0, 1.0] [[1.0, 1.0], [2.0, 2.0]]"
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        (
+            "q, a = torch.rand(2, 6), torch.tensor([[17179869185], [1]])\nq.gather(1, a)",
+            "make the indices anew, torch.tensor(values, dtype=torch.int64).",
+        ),
+        (
+            "a, b = torch.rand(3, 4, requires_grad=True), torch.rand(3, 4, requires_grad=True)\n"
+            "F.cross_entropy(torch.cat((a, b)) * 2, torch.zeros(3).long())",
+            "torch.cat put 2 parts one below the other",
+        ),
+        (
+            "F.cross_entropy(torch.rand(103, 4), torch.zeros(95).long())",
+            "If the rows are places, such as tokens, give each its label",
+        ),
+        (
+            "torch.distributions.Normal(torch.full((2,), float('nan')), torch.ones(2))",
+            "a lower learning rate",
+        ),
+    ],
+)
+def test_another_cause_is_said(source: str, says: str, tmp_path: Path) -> None:
     note = note_of(source, tmp_path)
     assert says in note, note

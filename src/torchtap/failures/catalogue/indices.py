@@ -138,6 +138,7 @@ def _index(failure: Failure, found: re.Match[str]) -> Explanation:
     low = -size if isinstance(failure.frames[-1].expression, ast.Subscript) else 0
     ways = [
         *_ways_of_an_index(failure, dim, size),
+        *_read_as_another(value),
         f"Give indices from {low} to {size - 1}; check where they come from.",
     ]
     if not size:
@@ -148,6 +149,15 @@ def _index(failure: Failure, found: re.Match[str]) -> Explanation:
         tuple(ways),
         failure.details(),
     )
+
+
+def _read_as_another(value: int) -> Iterator[str]:
+    """Yield the way out of an index that no table has: the bits of two numbers as one."""
+    if abs(value) >= 1 << 31:
+        yield (
+            "If such a number was never given, its bits were read in another dtype: make the "
+            "indices anew, torch.tensor(values, dtype=torch.int64)."
+        )
 
 
 def _ways_of_an_index(failure: Failure, dim: int | None, size: int) -> Iterator[str]:

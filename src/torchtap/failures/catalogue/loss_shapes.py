@@ -65,7 +65,8 @@ def _batch(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
 def _target_of_steps(scores: Any, rows: int, wanted: int) -> Mapping[str, Any]:
     """Tell a target of one step more, and a map of another size, from a batch that is smaller."""
     before = next((one for one in _reshapes_before(scores) if len(one) > 2), None)
-    words = {"longer": "", "map": "", "batch": ""}
+    words = {"longer": "", "map": "", "batch": "", "joined": _joined_below(scores, rows, wanted)}
+    words["is_places"] = "yes" if min(rows, wanted) > 1 and rows % wanted else ""
     if before is None:
         return {**words, "batch": samples_of_one_batch((rows, wanted))}
     one, other = before[:2]
@@ -79,6 +80,16 @@ def _target_of_steps(scores: Any, rows: int, wanted: int) -> Mapping[str, Any]:
     if len(before) == 4 and wanted % before[0] == 0 and wanted != before[0]:
         return {**words, "map": f"{' x '.join(map(str, before))}"}
     return {**words, "batch": samples_of_one_batch((rows, wanted))}
+
+
+def _joined_below(scores: Any, rows: int, wanted: int) -> str:
+    """Return how many parts a concatenation put one below the other, if that made the rows."""
+    for node in _nodes_before(scores):
+        count = len(node.next_functions)
+        is_first = getattr(node, "_saved_dim", None) == 0
+        if type(node).__name__ == "CatBackward0" and is_first and 1 < count == rows / wanted:
+            return str(count)
+    return ""
 
 
 def _with_time_first(failure: Failure) -> str:
@@ -113,14 +124,20 @@ def _steps(scores: Any, rows: int, wanted: int) -> str:
 
 def _reshapes_before(scores: Any) -> Iterator[list[int]]:
     """Yield the shapes that reshapes were given on the way to a tensor, the last one first."""
+    for node in _nodes_before(scores):
+        before = getattr(node, "_saved_self_sym_sizes", None)
+        if type(node).__name__ in RESHAPING and before is not None:
+            yield [int(one) for one in before]
+
+
+def _nodes_before(scores: Any) -> Iterator[Any]:
+    """Yield the nodes of the graph on the way to a tensor, the last one first."""
     waiting = [scores.grad_fn] if isinstance(scores, Tensor) and scores.grad_fn else []
     for _ in range(_MOST_NODES):
         if not waiting:
             return
         node = waiting.pop(0)
-        before = getattr(node, "_saved_self_sym_sizes", None)
-        if type(node).__name__ in RESHAPING and before is not None:
-            yield [int(one) for one in before]
+        yield node
         waiting += [one for one, _ in node.next_functions if one is not None]
 
 
@@ -286,6 +303,11 @@ SITUATIONS: dict[str, Situation] = {
             "and out[-1] is the last step.",
         ),
         (
+            "joined",
+            "torch.cat put {joined} parts one below the other: if they belong to one sample, join "
+            "them side by side, dim=1, and fit the layer behind to that width.",
+        ),
+        (
             "times",
             "If each sample is to give one row, keep the batch where {source} was reshaped: "
             "flatten(1), and not view(-1, n).",
@@ -315,6 +337,11 @@ SITUATIONS: dict[str, Situation] = {
             "resize them to the target there, by F.interpolate.",
         ),
         ("batch", "{batch}"),
+        (
+            "is_places",
+            "If the rows are places, such as tokens, give each its label: pad, cut and shift the "
+            "labels as the inputs, also where the model puts further places in.",
+        ),
         about="input, target",
         facts=_batch,
     ),

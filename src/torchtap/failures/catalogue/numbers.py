@@ -105,6 +105,16 @@ SITUATIONS: dict[str, Situation] = {
         "{parameter} of {kind}, of shape {size}, does not satisfy {must}{holds}.",
         ("is_bad", _FIRST_NAN),
         (
+            "is_bad",
+            "If the training went well before, make its steps smaller: a lower learning rate, or "
+            "torch.nn.utils.clip_grad_norm_; if the data hold NaN, fill it or leave it out.",
+        ),
+        (
+            "is_bad",
+            "If it is a sqrt or log of what may be 0 or below, keep that above: F.softplus(raw) + "
+            "1e-6, or a clamp(min=1e-6) before it.",
+        ),
+        (
             "is_unbounded",
             "Make it positive where it is computed: F.softplus(raw) + 1e-6, or raw.exp().",
         ),

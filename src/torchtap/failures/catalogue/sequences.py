@@ -230,7 +230,8 @@ SITUATIONS: dict[str, Situation] = {
         "{module} takes {wanted} features in the last dimension, and its input has {given}.",
         "If a width of {given} is right, make it take that: {variable} = nn.{kind}({given}, ...).",
         "If {wanted} is, bring the input to it, which ends with the features whether batch_first "
-        "or not: nn.Linear({given}, {wanted}) of each step, or the layer before it.",
+        "or not: by the embedding or the features that it was made for, or nn.Linear({given}, "
+        "{wanted}) of each step.",
         about="input",
         facts=_recurrent,
     ),
