@@ -759,7 +759,7 @@ PROGRAMS = [
         out = first and x or x * 2  # raises
         """,
         "",
-        "Choose by the flag, which asks no tensor: x if first else x * 2.",
+        "x if first else x * 2.",
         (("first and x or x * 2", "x if first else x * 2"),),
         (),
         "assert out is x",

@@ -232,7 +232,7 @@ def _truth(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
 
 def _compared(frame: TracebackFrame) -> dict[str, str]:
     """How ``x in list`` and ``x or y`` are written for tensors; empty of other conditions."""
-    words = {"among": "", "default": "", "flagged": ""}
+    words = {"among": "", "default": ""}
     if frame.expression is None or frame.function is None:
         return words
     for node in ast.walk(frame.function):
@@ -243,10 +243,11 @@ def _compared(frame: TracebackFrame) -> dict[str, str]:
                 a, b = ast.unparse(one), ast.unparse(several)
                 words["among"] = f"any(torch.equal({a}, one) for one in {b})"
             case ast.BoolOp(
-                op=ast.Or(), values=[ast.BoolOp(op=ast.And(), values=[flag, one]), other]
+                op=ast.Or(), values=[ast.BoolOp(op=ast.And(), values=[test, one]), other]
             ):
-                a, b, c = map(ast.unparse, (one, flag, other))
-                words["flagged"] = f"{a} if {b} else {c}"
+                parts = [ast.unparse(part) for part in (one, test, other)]
+                words["default"] = f"{parts[0]} if {parts[1]} else {parts[2]}"
+                return words
             case ast.BoolOp(op=ast.Or(), values=[ast.Name(one), other]):
                 words["default"] = f"{one} if {one} is not None else {ast.unparse(other)}"
     return words
@@ -384,8 +385,7 @@ SITUATIONS: dict[str, Situation] = {
             "needed: if, and, or, not.",
             ("choice", "Choose element by element: {choice}."),
             ("among", "Compare whole tensors: {among}."),
-            ("flagged", "Choose by the flag, which asks no tensor: {flagged}."),
-            ("default", "If it stands for a value that may be missing: {default}."),
+            ("default", "Choose by a condition that is no tensor: {default}."),
             ("is_plain", "Say which is meant: ({condition}).all(), or .any()."),
             (
                 "is_plain",
