@@ -35,6 +35,7 @@ from torchtap.hooks.saved_pairs import checked, versioned_alias
 from torchtap.saved.evictions import Evictions
 from torchtap.saved.forks import forks
 from torchtap.saved.ledger import Ledger
+from torchtap.saved.native_saved import kernel
 from torchtap.saved.offload_report import ModuleCounters, OffloadReport
 from torchtap.saved.prefetch import Prefetch
 from torchtap.saved.saved_block import (
@@ -47,6 +48,9 @@ from torchtap.saved.saved_block import (
     Identity,
     SavedBlock,
     SharedView,
+    check,
+    fetch,
+    new_block,
 )
 from torchtap.saved.tensor_layout import TensorLayout, flat, layout_of, restored
 from torchtap.saved.tier_chain import TierChain
@@ -106,6 +110,10 @@ class OffloadEngine:
         self._keep_last = min(keep_last, self._max_bytes)
         self._on_full = on_full
         self._why_not = why_not
+        native = kernel()
+        self._layout_of = native.find_layout if native else layout_of
+        self._new_block = native.SavedBlock if native else new_block
+        self._held = native.SavedBlock if native else BlockRef
         self._thread = thread
         self._operation = _Operation()
         self._forks = forks.count
@@ -146,8 +154,9 @@ class OffloadEngine:
     def unpack(self, packed: Any) -> Tensor:
         """Return the tensor. Autograd may ask any number of times, in any thread."""
         kind = type(packed)
-        if kind is BlockRef:
-            return self._tensor_of(packed.block, packed.block.layout)
+        if kind is self._held:
+            block = packed.block
+            return self._tensor_of(block, block.layout)
         if kind is tuple:
             return checked(packed)
         if kind is SharedView:
@@ -163,7 +172,7 @@ class OffloadEngine:
             return "after closing"
         if current_task() != -1:
             return "inside a backward"
-        layout = layout_of(tensor)
+        layout: TensorLayout | str = self._layout_of(tensor)
         if isinstance(layout, str):
             return layout
         if self._why_not is not None and (reason := self._why_not(tensor)) is not None:
@@ -181,7 +190,7 @@ class OffloadEngine:
         storage = tensor.untyped_storage()
         # Layers save one tensor several times (a linear layer its input, the ReLU before it its
         # output): with equal identity it is moved once.
-        identity = (id(storage), tensor._version, int(tensor.storage_offset()), layout.marks)
+        identity = (id(storage), tensor._version, tensor.storage_offset(), layout.marks)
         if self._freed or self._evictions.copying:
             self._settle()
         reference = self._known.get(identity)
@@ -200,12 +209,12 @@ class OffloadEngine:
         # limit must not end a training.
         if ledger.nbytes[EVICTING] and ledger.in_memory + layout.nbytes > self._max_bytes:
             self._when_full(layout.nbytes)
-        memory, held = int(storage._cdata), weakref.ref(storage)
+        memory, held = storage._cdata, weakref.ref(storage)
         # Detached: pack hooks get the live tensor, whose grad_fn may be the very node that holds
         # what we return, a cycle that the collector cannot see (pytorch/pytorch#189025, #7343).
-        block = SavedBlock(tensor.detach(), layout, held, identity, memory, self._freed)
-        ref = BlockRef(block)
+        ref = self._new_block(tensor.detach(), layout, held, identity, memory, self._freed)
         self._known[identity] = reference = weakref.ref(ref)
+        block = ref.block
         if not (layout.is_small and self.chain.of(layout)[0].is_slow):
             self._prefetch.add(block, reference)
         counters.packed += layout.nbytes
@@ -260,10 +269,10 @@ class OffloadEngine:
     def _settle(self) -> None:
         """Account for blocks that were freed and for copies that have ended."""
         while self._freed:
-            state, nbytes, identity, number, tier, stored_nbytes = self._freed.popleft()
+            state, layout, identity, number, tier, stored_nbytes = self._freed.popleft()
             if tier is not None:
                 tier.used -= stored_nbytes
-            self._ledger.remove(state, nbytes)
+            self._ledger.remove(state, layout.nbytes)
             if state == PREFETCHED:
                 self._prefetch.forget(number)
             reference = self._known.get(identity)
@@ -284,10 +293,12 @@ class OffloadEngine:
         prefetch, can_prefetch = self._prefetch, block.number >= 0
         with self._lock:
             self._is_step_over = True
-            self._settle()
-            block.check()
-            is_in_memory = block.state == RESIDENT or block.state == EVICTING
-            fetched = prefetch.take(block) if block.state == PREFETCHED else None
+            if self._freed or self._evictions.copying:
+                self._settle()
+            check(block)
+            state = block.state
+            is_in_memory = state is RESIDENT or state is EVICTING
+            fetched = prefetch.take(block) if state is PREFETCHED else None
             if not is_in_memory:
                 self._workers.trim_heap(block.layout)  # Backward frees it when it has used it.
                 self._ledger.fetch(block, was_prefetched=fetched is not None)
@@ -298,7 +309,7 @@ class OffloadEngine:
             if is_in_memory:  # A new handle: evicting takes the memory away from the alias.
                 return _seen_as(block.alias.detach(), block.layout, layout)
         if fetched is None:
-            fetched = block.fetch()
+            fetched = fetch(block)
             if can_prefetch:
                 with self._lock:
                     prefetch.start()  # Only now, since backward waits for this block.

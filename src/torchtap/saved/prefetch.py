@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 from torchtap.saved.ledger import Ledger
-from torchtap.saved.saved_block import EVICTED, PREFETCHED, BlockRef, SavedBlock
+from torchtap.saved.saved_block import EVICTED, PREFETCHED, BlockRef, SavedBlock, fetch
 from torchtap.saved.workers import Workers
 
 NUM_PREFETCHED = 8
@@ -78,8 +78,8 @@ class Prefetch:
                 return
             assert block.tier is not None
             # Copies from host memory and codecs only launch kernels; a thread would add its waking.
-            fetch = self._workers.submit if block.tier.is_slow else _call
-            block.prefetched = fetch(block.fetch)
+            is_slow = block.tier.is_slow
+            block.prefetched = self._workers.submit(fetch, block) if is_slow else fetch(block)
             # The block holds the result, and the table only says which blocks have one.
             self._prefetched[block.number] = weakref.ref(ref)
             self._ledger.move(block, PREFETCHED)
@@ -113,7 +113,3 @@ class Prefetch:
             if ref is not None and ref.block.state == EVICTED:
                 yield ref
             self._position = position
-
-
-def _call(function: Callable[[], Any]) -> Any:
-    return function()

@@ -34,10 +34,12 @@ class TensorLayout:
         is_plain: contiguous, without the lazy conjugate and negative bits, so the moved elements
             are the tensor itself.
         is_small: on the CPU, with at most :data:`SMALL` bytes.
+        pages_nbytes: bytes of the pages of a file that it takes.
         heap_nbytes: bytes of it that lie in the heap of the C library: all of them, or 0 on a
             device.
         marks: equal for two tensors that read the same numbers from the same storage offset.
         nothing: a tensor without memory, to be the ``data`` of an evicted tensor.
+        like: a tensor of one element, seen as what ``flat`` returns: new memory is made like it.
         buffer: ctypes array of the bytes that are moved.
     """
 
@@ -53,9 +55,11 @@ class TensorLayout:
     is_dense: bool
     is_plain: bool
     is_small: bool
+    pages_nbytes: int
     heap_nbytes: int
     marks: tuple[Any, ...]
     nothing: Tensor
+    like: Tensor
     buffer: type[Bytes]
 
     @property
@@ -105,6 +109,7 @@ def _layout(
     length = reach if is_dense else numel
     nbytes = length * dtype.itemsize
     shape = None if is_dense else (size, stride)
+    is_plain = stride == _steps(size) and not (is_conj or is_neg)
     return TensorLayout(
         dtype,
         device,
@@ -116,11 +121,13 @@ def _layout(
         length=length,
         nbytes=nbytes,
         is_dense=is_dense,
-        is_plain=stride == _steps(size) and not (is_conj or is_neg),
+        is_plain=is_plain,
         is_small=nbytes <= SMALL and device.type == "cpu",
+        pages_nbytes=aligned(nbytes),
         heap_nbytes=nbytes if device.type == "cpu" else 0,
         marks=(length, shape, is_conj, is_neg, dtype),
         nothing=torch.empty(0, dtype=dtype, device=device),
+        like=torch.empty(1, dtype=dtype, device=device).expand(size if is_plain else (length,)),
         buffer=ctypes.c_char * nbytes,
     )
 
@@ -169,10 +176,8 @@ def bytes_of(elements: Tensor, layout: TensorLayout) -> Bytes:
 
 def space_for(layout: TensorLayout, device: torch.device) -> Tensor:
     """Uninitialised memory for what ``flat`` returned, on a device."""
-    # empty_strided takes half the time of torch.empty, which looks for a memory format.
-    if layout.is_plain:
-        return torch.empty_strided(layout.size, layout.stride, dtype=layout.dtype, device=device)
-    return torch.empty_strided((layout.length,), (1,), dtype=layout.dtype, device=device)
+    # Of all ways to say shape and dtype, a tensor that has them takes PyTorch the least time.
+    return torch.empty_like(layout.like, device=device)
 
 
 def restored(elements: Tensor, layout: TensorLayout) -> Tensor:

@@ -12,7 +12,7 @@ from torchtap.saved.codecs import Codec
 from torchtap.saved.copy_streams import Streams, Ticket
 from torchtap.saved.forks import forks
 from torchtap.saved.spill_file import Extent, SpillFile, aligned
-from torchtap.saved.tensor_layout import TensorLayout, bytes_of, space_for
+from torchtap.saved.tensor_layout import TensorLayout, space_for
 
 _CPU = torch.device("cpu")
 
@@ -87,7 +87,7 @@ class DiskTier:
         host = elements.cpu() if elements.is_cuda else elements
         extent = file.reserve(layout.nbytes)
         try:
-            file.write(extent, bytes_of(host, layout))
+            file.write_elements(extent, host, layout)
         except BaseException:  # A full disk or an interrupt: the extent is free again.
             file.drop(extent)
             raise
@@ -100,7 +100,7 @@ class DiskTier:
         if layout.is_small:
             file.expect(extent)
         elements = space_for(layout, _CPU)
-        file.read(extent, bytes_of(elements, layout))
+        file.read_elements(extent, elements, layout)
         return elements if layout.device == _CPU else elements.to(layout.device), None
 
     def drop(self, handle: tuple[SpillFile, Extent]) -> None:

@@ -1,4 +1,4 @@
-/* What kernel.c, calls.c and targets.c know of each other. */
+/* What kernel.c, calls.c, saved.c and targets.c know of each other. */
 
 #ifndef TORCHTAP_CALLS_H
 #define TORCHTAP_CALLS_H
@@ -23,5 +23,8 @@ PyObject *torchtap_agreement(PyObject *module, PyObject *arguments);
 
 /* Adds the types and functions of calls.c to the module; -1 with an exception. */
 int torchtap_add_calls(PyObject *module);
+
+/* The same of saved.c. */
+int torchtap_add_saved(PyObject *module);
 
 #endif

@@ -83,12 +83,15 @@ def takes_calls() -> bool:
     return _can_read_tensors and os.environ.get("TORCHTAP_NATIVE", "1") != "0"
 
 
+_exchange = getattr(Tensor, "__dlpack_c_exchange_api__", None)
+"""The table of C functions that a class of tensors has, from torch 2.11 on."""
+
+
 def _bind_tensors() -> bool:
-    exchange = getattr(Tensor, "__dlpack_c_exchange_api__", None)  # From torch 2.11 on.
-    if not _available or exchange is None:
+    if not _available or _exchange is None:
         return False
     parts = Tensor, torch.nn.Parameter, Tensor.is_neg, torch.get_num_threads
-    return _kernel.bind_tensors(exchange, *parts)
+    return _kernel.bind_tensors(_exchange, *parts)
 
 
 _can_read_tensors = _bind_tensors()
@@ -97,6 +100,14 @@ _can_read_tensors = _bind_tensors()
 def kernel() -> Any:
     """Return the binary, which :func:`takes_calls` says is there."""
     return _kernel
+
+
+def takes_saved(is_of_transform: object, layout_of: object) -> bool:
+    """Return whether saved tensors are moved natively (``saved.c``), once it has both functions."""
+    if not takes_calls() or not hasattr(_kernel, "bind_saved"):
+        return False
+    parts = Tensor, torch.nn.Parameter, is_of_transform, Tensor.is_neg, layout_of
+    return _kernel.bind_saved(_exchange, *parts)
 
 
 def new_clock(lock: object) -> _kernel.Clock:
