@@ -81,9 +81,7 @@ class Evictions:
         try:
             ticket = put(block, tier)
         except BaseException as error:
-            self._fail(block, tier, error)
-            if not (tier.is_slow and isinstance(error, OSError)):
-                raise
+            self.fail(block, tier, error)
         else:
             if ticket is None:
                 self._end(block)
@@ -121,7 +119,17 @@ class Evictions:
             return
         self._ledger.evict(block)
         free_memory(block)
-        self._workers.trim_heap(block.layout)
+        self._workers.count_freed(block.layout.heap_nbytes)
+
+    def fail(self, block: SavedBlock, tier: Tier, error: BaseException) -> None:
+        """Keep a block resident that its tier did not take, in the thread that asked for it.
+
+        Raises:
+            BaseException: the error, if it is not of the disk.
+        """
+        self._fail(block, tier, error)
+        if not (tier.is_slow and isinstance(error, OSError)):
+            raise error
 
     def _fail(self, block: SavedBlock, tier: Tier, error: BaseException) -> None:
         """Keep a block resident that its tier did not take."""

@@ -10,12 +10,8 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-from torch import Tensor
-
 from torchtap.core.errors import InputError
 from torchtap.saved.free_list import FreeList
-from torchtap.saved.native_saved import kernel
-from torchtap.saved.tensor_layout import TensorLayout, bytes_of
 
 Data = memoryview | ctypes.Array[ctypes.c_char]
 ALIGNMENT = 4096
@@ -69,7 +65,6 @@ class SpillFile:
     def __init__(self, folder: Path) -> None:
         self._file = -1
         self._file = _anonymous(folder)
-        self._native = kernel()
         self._end = 0
         self._window = -1
         self._lock = threading.Lock()
@@ -96,6 +91,14 @@ class SpillFile:
         except (KeyError, IndexError):
             with self._lock:
                 return self._cut(wanted)
+
+    def spare(self, nbytes: int) -> tuple[int, list[Extent]] | None:
+        """Return the number of the file, and the list of dropped extents of one length.
+
+        ``None`` before the first extent of that length was cut.
+        """
+        extents = self._spare.get(aligned(nbytes))
+        return None if extents is None else (self._file, extents)
 
     def _cut(self, wanted: int) -> Extent:
         offset = self._free.take(wanted)
@@ -151,18 +154,6 @@ class SpillFile:
             raise OSError(errno.EIO, "the spill file ended early")
         if done < len(data):
             self.read(extent.after(done), memoryview(data)[done:])
-
-    def write_elements(self, extent: Extent, elements: Tensor, layout: TensorLayout) -> None:
-        """Write contiguous elements on the CPU to an extent."""
-        place, nbytes = extent[0], layout.nbytes
-        if not (self._native and self._native.write_elements(self._file, elements, nbytes, place)):
-            self.write(extent, bytes_of(elements, layout))
-
-    def read_elements(self, extent: Extent, elements: Tensor, layout: TensorLayout) -> None:
-        """Read contiguous elements on the CPU from an extent."""
-        place, nbytes = extent[0], layout.nbytes
-        if not (self._native and self._native.read_elements(self._file, elements, nbytes, place)):
-            self.read(extent, bytes_of(elements, layout))
 
     def expect(self, extent: Extent) -> None:
         """Ask the system to read the window of an extent, and the one before, into its page cache.

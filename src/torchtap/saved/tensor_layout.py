@@ -34,7 +34,6 @@ class TensorLayout:
         is_plain: contiguous, without the lazy conjugate and negative bits, so the moved elements
             are the tensor itself.
         is_small: on the CPU, with at most :data:`SMALL` bytes.
-        pages_nbytes: bytes of the pages of a file that it takes.
         heap_nbytes: bytes of it that lie in the heap of the C library: all of them, or 0 on a
             device.
         marks: equal for two tensors that read the same numbers from the same storage offset.
@@ -55,7 +54,6 @@ class TensorLayout:
     is_dense: bool
     is_plain: bool
     is_small: bool
-    pages_nbytes: int
     heap_nbytes: int
     marks: tuple[Any, ...]
     nothing: Tensor
@@ -123,7 +121,6 @@ def _layout(
         is_dense=is_dense,
         is_plain=is_plain,
         is_small=nbytes <= SMALL and device.type == "cpu",
-        pages_nbytes=aligned(nbytes),
         heap_nbytes=nbytes if device.type == "cpu" else 0,
         marks=(length, shape, is_conj, is_neg, dtype),
         nothing=torch.empty(0, dtype=dtype, device=device),

@@ -12,9 +12,12 @@ from torchtap.saved.codecs import Codec
 from torchtap.saved.copy_streams import Streams, Ticket
 from torchtap.saved.forks import forks
 from torchtap.saved.spill_file import Extent, SpillFile, aligned
-from torchtap.saved.tensor_layout import TensorLayout, space_for
+from torchtap.saved.tensor_layout import TensorLayout, bytes_of, space_for
 
 _CPU = torch.device("cpu")
+Direct = tuple[SpillFile | None, int, list[Extent] | None]
+"""A file, its number, and its free extents of one length."""
+_BY_PYTHON: Direct = (None, -1, None)
 
 
 class Tier(Protocol):
@@ -47,6 +50,9 @@ class Tier(Protocol):
 
     def drop(self, handle: Any) -> None:
         """Free what was put. Takes no lock, since finalisers call it."""
+
+    def direct(self, layout: TensorLayout) -> Direct:
+        """Return where the native code writes such tensors by itself, if it may."""
 
 
 class DiskTier:
@@ -87,7 +93,7 @@ class DiskTier:
         host = elements.cpu() if elements.is_cuda else elements
         extent = file.reserve(layout.nbytes)
         try:
-            file.write_elements(extent, host, layout)
+            file.write(extent, bytes_of(host, layout))
         except BaseException:  # A full disk or an interrupt: the extent is free again.
             file.drop(extent)
             raise
@@ -100,13 +106,20 @@ class DiskTier:
         if layout.is_small:
             file.expect(extent)
         elements = space_for(layout, _CPU)
-        file.read_elements(extent, elements, layout)
+        file.read(extent, bytes_of(elements, layout))
         return elements if layout.device == _CPU else elements.to(layout.device), None
 
     def drop(self, handle: tuple[SpillFile, Extent]) -> None:
         """Free the extent."""
         file, extent = handle
         file.drop(extent)
+
+    def direct(self, layout: TensorLayout) -> Direct:
+        """Return the file, for small tensors: what is larger is written by a worker."""
+        found = self._file.spare(layout.nbytes) if layout.is_small else None
+        if found is None or self.capacity is not None or self._forks != forks.count:
+            return _BY_PYTHON
+        return self._file, *found
 
     def sync(self) -> None:
         """Wait until all that was written is on the disk."""
@@ -146,6 +159,10 @@ class HostTier:
         """Let the memory be used again."""
         self._streams.drop(handle)
 
+    def direct(self, layout: TensorLayout) -> Direct:
+        """Return nothing: the streams copy."""
+        return _BY_PYTHON
+
 
 class CodecTier:
     """A smaller encoding, on the device of the tensor."""
@@ -182,3 +199,7 @@ class CodecTier:
 
     def drop(self, handle: Any) -> None:
         """Nothing to do: the handle holds tensors, which are freed with the block."""
+
+    def direct(self, layout: TensorLayout) -> Direct:
+        """Return nothing: the codec encodes."""
+        return _BY_PYTHON

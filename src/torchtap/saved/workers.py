@@ -8,7 +8,6 @@ from typing import Any
 
 from torchtap.saved.forks import forks
 from torchtap.saved.heap import heap
-from torchtap.saved.tensor_layout import TensorLayout
 
 NUM_THREADS = 2
 _TRIM_EVERY = 32 << 20
@@ -35,9 +34,9 @@ class Workers:
             self._pool = forks.count, pool
         return self._pool[1].submit(call, *args)
 
-    def trim_heap(self, layout: TensorLayout) -> None:
-        """Count a freed tensor; every :data:`_TRIM_EVERY` bytes, trim the heap of the C library."""
-        self._freed_nbytes += layout.heap_nbytes
+    def count_freed(self, nbytes: int) -> None:
+        """Count memory of the C library that was freed; every :data:`_TRIM_EVERY` bytes, trim the heap of the C library."""
+        self._freed_nbytes += nbytes
         if self._freed_nbytes > _TRIM_EVERY and heap.can_give_back and self.is_open:
             self._freed_nbytes = 0
             if heap.holds_unused():

@@ -102,12 +102,15 @@ def kernel() -> Any:
     return _kernel
 
 
-def takes_saved(is_of_transform: object, layout_of: object) -> bool:
-    """Return whether saved tensors are moved natively (``saved.c``), once it has both functions."""
+def takes_saved(*parts: object) -> bool:
+    """Return whether saved tensors are moved natively (``saved.c``), once it was handed its parts.
+
+    Args:
+        parts: functions and classes, in the order of ``BOUND`` there, after the two classes.
+    """
     if not takes_calls() or not hasattr(_kernel, "bind_saved"):
         return False
-    parts = Tensor, torch.nn.Parameter, is_of_transform, Tensor.is_neg, layout_of
-    return _kernel.bind_saved(_exchange, *parts)
+    return _kernel.bind_saved(_exchange, Tensor, torch.nn.Parameter, *parts)
 
 
 def new_clock(lock: object) -> _kernel.Clock:

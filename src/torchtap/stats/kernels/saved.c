@@ -12,6 +12,7 @@
 #include <stdint.h>
 #include <string.h>
 #include <structmember.h>
+#include <time.h>
 #ifndef _WIN32
 #include <unistd.h>
 #endif
@@ -22,18 +23,39 @@
 enum { CPU = 1, CUDA = 2, COMPLEX = 5, MOST_DIMS = 64, MOST_LAYOUTS = 4096 };
 
 static const Exchange *exchange;
-static PyObject *tensor_type, *parameter_type, *is_of_transform, *is_neg, *layout_of;
-static PyObject **const BOUND[] = {&tensor_type, &parameter_type, &is_of_transform, &is_neg,
-                                   &layout_of};
+static PyObject *tensor_type, *parameter_type, *is_of_transform, *is_neg, *layout_of, *num_casts,
+    *views_and_casts, *current_task, *sequence_number, *detach, *untyped_storage, *storage_offset,
+    *empty_like, *shared_view, *open_engines, *open_editors;
+static PyObject **const BOUND[] = {
+    &tensor_type,  &parameter_type,  &is_of_transform, &is_neg,          &layout_of,  &num_casts,
+    &views_and_casts, &current_task, &sequence_number, &detach, &untyped_storage, &storage_offset,
+    &empty_like,   &shared_view,     &open_engines,    &open_editors,
+};
 enum { NUM_BOUND = sizeof BOUND / sizeof *BOUND };
 
 static PyObject *known; /* a dict: bytes -> layout */
-static PyObject *n_append, *n_drop, *resident, *freed, *zero, *none_yet;
+static PyObject *freed, *zero, *none_yet;
+#define NAMES(do)                                                                                \
+    do(append) do(drop) do(resident) do(evicting) do(evicted) do(prefetched)           \
+    do(_base) do(grad_fn) do(__name__) do(_version) do(count) do(stack) do(tap)      \
+    do(path) do(node) do(unfinished) do(popleft) do(extend) do(clear) do(used)       \
+    do(name) do(data) do(nbytes) do(heap_nbytes) do(nothing) do(like) do(marks)      \
+    do(_cdata) do(_window) do(_file) do(expect)
+#define DECLARE(name) static PyObject *n_##name;
+NAMES(DECLARE)
 
 static PyObject *boolean(int value) {
     PyObject *answer = value ? Py_True : Py_False;
     Py_INCREF(answer);
     return answer;
+}
+
+/* Holds a value in place of the one before. */
+static void put(PyObject **place, PyObject *value) {
+    PyObject *before = *place;
+    Py_XINCREF(value);
+    *place = value;
+    Py_XDECREF(before);
 }
 
 /* --------------------------------------------------------------------------------------- layouts */
@@ -126,7 +148,7 @@ static PyObject *block_new(PyTypeObject *type, PyObject *arguments, PyObject *ke
 #define TAKE(member) Py_XINCREF(self->member = PyTuple_GetItem(arguments, place++));
     GIVEN(TAKE)
     Py_INCREF(self->number = none_yet);
-    Py_INCREF(self->state = resident);
+    Py_INCREF(self->state = n_resident);
     Py_INCREF(self->stored_nbytes = zero);
     PyObject_GC_Track((PyObject *)self);
     return (PyObject *)self;
@@ -143,9 +165,7 @@ static void block_finalize(PyObject *op) {
     PyObject *tier = self->tier ? self->tier : Py_None;
     PyObject *facts = PyTuple_Pack(6, self->state, self->layout, self->identity, self->number, tier,
                                    self->stored_nbytes);
-    PyObject *before = self->state; /* From here on nobody takes it for one that lives. */
-    Py_INCREF(self->state = freed);
-    Py_DECREF(before);
+    put(&self->state, freed); /* From here on nobody takes it for one that lives. */
     if (facts)
         answer = PyObject_CallMethodObjArgs(self->freed, n_append, facts, NULL);
     if (!answer)
@@ -233,7 +253,8 @@ static char *memory_of(PyObject *elements, long long nbytes) {
 
 #ifdef _WIN32
 static int transfer(int file, char *data, long long nbytes, long long offset, int writes) {
-    return 0; /* Python does it there. */
+    PyErr_SetString(PyExc_NotImplementedError, "no spill file on Windows");
+    return -1;
 }
 #else
 /* Writes or reads all: 1, or -1 with an exception. */
@@ -260,27 +281,666 @@ static int transfer(int file, char *data, long long nbytes, long long offset, in
 }
 #endif
 
-static PyObject *move(PyObject *const *arguments, Py_ssize_t count, int writes) {
-    if (count != 4)
-        return PyErr_Format(PyExc_TypeError, "expected 4 arguments");
-    long file = PyLong_AsLong(arguments[0]);
-    long long nbytes = PyLong_AsLongLong(arguments[2]), offset = PyLong_AsLongLong(arguments[3]);
-    if (PyErr_Occurred())
+/* --------------------------------------------------------------------------------- what is counted */
+
+/* As torchtap.saved.offload_report.ModuleCounters. */
+typedef struct {
+    PyObject_HEAD
+    long long count, seen, packed, shared;
+    PyObject *kept;
+} Counters;
+
+/* As torchtap.saved.ledger.Totals. */
+typedef struct {
+    PyObject_HEAD
+    long long resident, evicting, evicted, prefetched, peak, plain_peak, stored, fetched,
+        num_prefetched, num_waited, num_freed;
+    char is_step_over;
+} Totals;
+
+static PyTypeObject *block_type, *counters_type, *totals_type, *way_type;
+
+static PyObject *plain_new(PyTypeObject *type, size_t size) {
+    PyObject *self = PyObject_GC_New(PyObject, type);
+    if (self)
+        memset((char *)self + sizeof(PyObject), 0, size - sizeof(PyObject));
+    return self;
+}
+
+static PyObject *counters_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
+    PyObject *kept;
+    (void)keywords;
+    if (!PyArg_ParseTuple(arguments, "O:ModuleCounters", &kept))
         return NULL;
-    char *data = memory_of(arguments[1], nbytes);
-    int has_moved = data ? transfer((int)file, data, nbytes, offset, writes) : 0;
-    return has_moved < 0 ? NULL : boolean(has_moved);
+    Counters *self = (Counters *)plain_new(type, sizeof *self);
+    if (!self)
+        return NULL;
+    Py_INCREF(self->kept = kept);
+    PyObject_GC_Track((PyObject *)self);
+    return (PyObject *)self;
 }
 
-static PyObject *write_elements(PyObject *module, PyObject *const *arguments, Py_ssize_t count) {
-    (void)module;
-    return move(arguments, count, 1);
+static PyObject *totals_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
+    (void)arguments, (void)keywords;
+    PyObject *self = plain_new(type, sizeof(Totals));
+    if (self)
+        PyObject_GC_Track(self);
+    return self;
 }
 
-static PyObject *read_elements(PyObject *module, PyObject *const *arguments, Py_ssize_t count) {
-    (void)module;
-    return move(arguments, count, 0);
+static int counters_traverse(PyObject *op, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE(op));
+    Py_VISIT(((Counters *)op)->kept);
+    return 0;
 }
+static int counters_clear(PyObject *op) {
+    Py_CLEAR(((Counters *)op)->kept);
+    return 0;
+}
+static int totals_traverse(PyObject *op, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE(op));
+    return 0;
+}
+static int totals_clear(PyObject *op) { return (void)op, 0; }
+
+#define DEALLOC(name)                                                                              \
+    static void name##_dealloc(PyObject *op) {                                                     \
+        PyTypeObject *type = Py_TYPE(op);                                                          \
+        PyObject_GC_UnTrack(op);                                                                   \
+        name##_clear(op);                                                                          \
+        PyObject_GC_Del(op);                                                                       \
+        Py_DECREF(type);                                                                           \
+    }
+DEALLOC(counters)
+DEALLOC(totals)
+
+#define COUNT(type, member) {#member, T_LONGLONG, offsetof(type, member), 0, NULL}
+static PyMemberDef counters_members[] = {
+    COUNT(Counters, count),  COUNT(Counters, seen),
+    COUNT(Counters, packed), COUNT(Counters, shared),
+    {"kept", T_OBJECT, offsetof(Counters, kept), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+static PyMemberDef totals_members[] = {
+    COUNT(Totals, resident),       COUNT(Totals, evicting),   COUNT(Totals, evicted),
+    COUNT(Totals, prefetched),     COUNT(Totals, peak),       COUNT(Totals, plain_peak),
+    COUNT(Totals, stored),         COUNT(Totals, fetched),    COUNT(Totals, num_prefetched),
+    COUNT(Totals, num_waited),     COUNT(Totals, num_freed),
+    {"is_step_over", T_BOOL, offsetof(Totals, is_step_over), 0, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+#define SPEC(name, full_name, type, ...)                                                           \
+    static PyType_Slot name##_slots[] = {                                                          \
+        {Py_tp_new, name##_new},           {Py_tp_traverse, name##_traverse},                      \
+        {Py_tp_clear, name##_clear},       {Py_tp_dealloc, name##_dealloc},                        \
+        {Py_tp_members, name##_members},   __VA_ARGS__ {0, NULL},                                  \
+    };                                                                                             \
+    static PyType_Spec name##_spec = {                                                             \
+        "torchtap.stats.kernels._kernel." full_name, sizeof(type), 0,                              \
+        Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, name##_slots,                                     \
+    };
+SPEC(counters, "ModuleCounters", Counters, )
+SPEC(totals, "Totals", Totals, )
+
+static void note_peaks(Totals *totals) {
+    long long here = totals->resident + totals->evicting + totals->prefetched;
+    if (here > totals->peak)
+        totals->peak = here;
+    if (here + totals->evicted > totals->plain_peak)
+        totals->plain_peak = here + totals->evicted;
+}
+
+/* The bytes in a state, by its name. */
+static long long *bytes_in(Totals *totals, PyObject *state) {
+    return state == n_resident   ? &totals->resident
+           : state == n_evicting ? &totals->evicting
+           : state == n_evicted  ? &totals->evicted
+                                 : &totals->prefetched;
+}
+
+/* -------------------------------------------------------------------------------- the way of a tensor */
+
+/* The hot way through torchtap.saved.offload_engine: a plain tensor of a layout whose tier is known.
+   Each function answers NotImplemented, before anything was noted, where Python is to do it. */
+typedef struct {
+    PyObject_HEAD
+    PyObject *acquire, *release;          /* of the engine's lock */
+    PyObject *forks;                      /* forks.forks */
+    PyObject *thread, *operation;         /* ThreadState, _Operation */
+    PyObject *modules, *totals, *moved, *waits; /* of the ledger */
+    PyObject *known, *queue, *freed, *copying;  /* of the engine */
+    PyObject *plans;                      /* layout -> (tier, is prefetched, file, number, spare) */
+    PyObject *why_not;                    /* or None */
+    PyObject *begin, *fail, *settle_copies;     /* of Evictions */
+    PyObject *add_prefetch, *forget;            /* of Prefetch */
+    PyObject *count_freed;                      /* of Workers */
+    PyObject *settle_waits;                     /* of Ledger */
+    PyObject *num_forks;
+    long long min_nbytes, max_nbytes, keep_last, num_unreported;
+} Way;
+#define HANDED(do)                                                                                 \
+    do(acquire) do(release) do(forks) do(thread) do(operation) do(modules) do(totals) do(moved)    \
+    do(waits) do(known) do(queue) do(freed) do(copying) do(plans) do(why_not) do(begin) do(fail)   \
+    do(settle_copies) do(add_prefetch) do(forget) do(count_freed) do(settle_waits)
+enum { NUM_HANDED = 22, REPORTED_FREED = 1 << 20, WINDOW = 1 << 20, MOST_WAITS = 256 };
+
+static PyObject *way_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
+    (void)keywords;
+    if (PyTuple_Size(arguments) != NUM_HANDED + 3)
+        return PyErr_Format(PyExc_TypeError, "HotWay expects %d arguments", NUM_HANDED + 3);
+    Way *self = (Way *)plain_new(type, sizeof *self);
+    if (!self)
+        return NULL;
+    Py_ssize_t place = 0;
+    HANDED(TAKE)
+    self->num_forks = PyObject_GetAttr(self->forks, n_count);
+    self->min_nbytes = PyLong_AsLongLong(PyTuple_GetItem(arguments, place++));
+    self->max_nbytes = PyLong_AsLongLong(PyTuple_GetItem(arguments, place++));
+    self->keep_last = PyLong_AsLongLong(PyTuple_GetItem(arguments, place++));
+    PyObject_GC_Track((PyObject *)self);
+    if (PyErr_Occurred() || (PyTypeObject *)Py_TYPE(self->totals) != totals_type) {
+        Py_DECREF(self);
+        return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_TypeError, "expected Totals");
+    }
+    return (PyObject *)self;
+}
+
+static int way_traverse(PyObject *op, visitproc visit, void *arg) {
+    Way *self = (Way *)op;
+    Py_VISIT(Py_TYPE(op));
+    HANDED(SEE)
+    Py_VISIT(self->num_forks);
+    return 0;
+}
+static int way_clear(PyObject *op) {
+    Way *self = (Way *)op;
+    HANDED(FORGET)
+    Py_CLEAR(self->num_forks);
+    return 0;
+}
+DEALLOC(way)
+
+static PyObject *for_python(void) {
+    Py_INCREF(Py_NotImplemented);
+    return Py_NotImplemented;
+}
+
+/* Calls and forgets the answer: -1 with an exception. */
+static int tell(PyObject *function, PyObject *first) {
+    PyObject *answer = PyObject_CallFunctionObjArgs(function, first, NULL);
+    Py_XDECREF(answer);
+    return answer ? 0 : -1;
+}
+
+static int tell_to(PyObject *object, PyObject *name, PyObject *first) {
+    PyObject *answer = PyObject_CallMethodObjArgs(object, name, first, NULL);
+    Py_XDECREF(answer);
+    return answer ? 0 : -1;
+}
+
+static long long number_of(PyObject *object, PyObject *name) {
+    PyObject *found = PyObject_GetAttr(object, name);
+    long long number = found ? PyLong_AsLongLong(found) : -1;
+    Py_XDECREF(found);
+    return number;
+}
+
+/* object.name += by; -1 with an exception. */
+static int add_to(PyObject *object, PyObject *name, long long by) {
+    PyObject *more = PyLong_FromLongLong(number_of(object, name) + by);
+    int failed = !more || PyErr_Occurred() || PyObject_SetAttr(object, name, more);
+    Py_XDECREF(more);
+    return failed ? -1 : 0;
+}
+
+static int is_overwritten(Block *block) {
+    long long now = number_of(block->alias, n__version);
+    return now != PyLong_AsLongLong(PyTuple_GetItem(block->identity, 1));
+}
+
+static int is_resident(PyObject *held) {
+    return held && (PyTypeObject *)Py_TYPE(held) == block_type &&
+           ((Block *)held)->state == n_resident;
+}
+
+static int has_forked(Way *self) {
+    PyObject *now = PyObject_GetAttr(self->forks, n_count);
+    int equal = now ? PyObject_RichCompareBool(now, self->num_forks, Py_EQ) : 0;
+    Py_XDECREF(now);
+    return equal != 1;
+}
+
+static int note_wait(Way *self, double seconds) {
+    PyObject *wait = PyFloat_FromDouble(seconds);
+    int failed = !wait || tell_to(self->waits, n_append, wait);
+    Py_XDECREF(wait);
+    return failed ? -1 : 0;
+}
+
+static double now(void) {
+    struct timespec time;
+    timespec_get(&time, TIME_UTC);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+/* Counts freed memory of the C library, now and then; Python trims the heap. */
+static int note_freed(Way *self, long long nbytes) {
+    self->num_unreported += nbytes;
+    if (self->num_unreported < REPORTED_FREED)
+        return 0;
+    PyObject *answer = PyObject_CallFunction(self->count_freed, "L", self->num_unreported);
+    self->num_unreported = 0;
+    Py_XDECREF(answer);
+    return answer ? 0 : -1;
+}
+
+/* Accounts for one freed block; see OffloadEngine._settle. */
+static int settle_one(Way *self, PyObject *facts) {
+    Totals *totals = (Totals *)self->totals;
+    PyObject *state = PyTuple_GetItem(facts, 0), *layout = PyTuple_GetItem(facts, 1);
+    PyObject *identity = PyTuple_GetItem(facts, 2), *tier = PyTuple_GetItem(facts, 4);
+    if (tier != Py_None && add_to(tier, n_used, -PyLong_AsLongLong(PyTuple_GetItem(facts, 5))))
+        return -1;
+    *bytes_in(totals, state) -= number_of(layout, n_nbytes);
+    if (state == n_prefetched && tell(self->forget, PyTuple_GetItem(facts, 3)))
+        return -1;
+    PyObject *reference = PyDict_GetItemWithError(self->known, identity);
+    if (reference && PyWeakref_GetObject(reference) == Py_None)
+        return PyDict_DelItem(self->known, identity);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+static int settle(Way *self) {
+    while (PyObject_IsTrue(self->freed) == 1) {
+        PyObject *facts = PyObject_CallMethodObjArgs(self->freed, n_popleft, NULL);
+        int failed = !facts || settle_one(self, facts);
+        Py_XDECREF(facts);
+        if (failed)
+            return -1;
+    }
+    if (PyObject_Size(self->waits) > MOST_WAITS && tell(self->settle_waits, NULL))
+        return -1;
+    return PyObject_IsTrue(self->copying) == 1 ? tell(self->settle_copies, NULL) : 0;
+}
+
+/* ------------------------------------------------------------------------------------------ evict */
+
+/* Puts a block into its tier's books, and frees its memory; see Evictions._end. */
+static int end_eviction(Way *self, Block *block, PyObject *tier) {
+    Totals *totals = (Totals *)self->totals;
+    long long nbytes = number_of(block->layout, n_nbytes);
+    if (is_overwritten(block)) /* It stays, and its unpack raises autograd's error. */
+        return PyErr_Occurred() ? -1 : 0;
+    *bytes_in(totals, block->state) -= nbytes;
+    totals->evicted += nbytes;
+    put(&block->state, n_evicted);
+    totals->stored += PyLong_AsLongLong(block->stored_nbytes);
+    PyObject *name = PyObject_GetAttr(tier, n_name);
+    PyObject *before = name ? PyDict_GetItemWithError(self->moved, name) : NULL;
+    PyObject *more = PyLong_FromLongLong((before ? PyLong_AsLongLong(before) : 0) + nbytes);
+    PyObject *nothing = PyObject_GetAttr(block->layout, n_nothing);
+    int failed = !name || !more || !nothing || PyDict_SetItem(self->moved, name, more) ||
+                 PyObject_SetAttr(block->alias, n_data, nothing);
+    Py_XDECREF(name);
+    Py_XDECREF(more);
+    Py_XDECREF(nothing);
+    return failed || note_freed(self, number_of(block->layout, n_heap_nbytes)) ? -1 : 0;
+}
+
+/* Writes a block to an extent of its file: 1, 0 where Python is to do it, -1 with an exception. */
+static int write_block(Way *self, Block *block, PyObject *plan, PyObject *extent) {
+    PyObject *tier = PyTuple_GetItem(plan, 0), *file = PyTuple_GetItem(plan, 2);
+    long number = PyLong_AsLong(PyTuple_GetItem(plan, 3));
+    long long offset = PyLong_AsLongLong(PyTuple_GetItem(extent, 0));
+    char *data = memory_of(block->alias, number_of(block->layout, n_nbytes));
+    if (!data || PyErr_Occurred())
+        return PyErr_Occurred() ? -1 : 0;
+    PyObject *size = PyTuple_GetItem(extent, 1);
+    if (add_to(tier, n_used, PyLong_AsLongLong(size)))
+        return -1;
+    if (transfer((int)number, data, number_of(block->layout, n_nbytes), offset, 1) < 0) {
+        PyObject *type, *error, *trace;
+        PyErr_Fetch(&type, &error, &trace);
+        PyErr_NormalizeException(&type, &error, &trace);
+        PyObject *spare = PyTuple_GetItem(plan, 4);
+        PyObject *answer = PyList_Append(spare, extent) ? NULL
+                               : PyObject_CallFunctionObjArgs(self->fail, block, tier, error, NULL);
+        Py_XDECREF(type);
+        Py_XDECREF(error);
+        Py_XDECREF(trace);
+        Py_XDECREF(answer);
+        return answer ? 1 : -1;
+    }
+    PyObject *handle = PyTuple_Pack(2, file, extent);
+    if (!handle)
+        return -1;
+    put(&block->handle, handle);
+    Py_DECREF(handle);
+    put(&block->stored_nbytes, size);
+    put(&block->tier, tier); /* Last: it says that there is something to drop. */
+    return end_eviction(self, block, tier) ? -1 : 1;
+}
+
+/* Copies a block to its tier; see Evictions.begin. */
+static int evict(Way *self, Block *block) {
+    PyObject *plan = PyDict_GetItemWithError(self->plans, block->layout);
+    PyObject *spare = plan ? PyTuple_GetItem(plan, 4) : Py_None;
+    Py_ssize_t num_spare = spare && spare != Py_None ? PyList_Size(spare) : 0;
+    if (PyErr_Occurred())
+        return -1;
+    if (!num_spare)
+        return tell(self->begin, (PyObject *)block);
+    double start = now();
+    PyObject *extent = PyList_GetItem(spare, num_spare - 1);
+    Py_INCREF(extent);
+    Py_INCREF(plan);
+    int has_written = PyList_SetSlice(spare, num_spare - 1, num_spare, NULL)
+                          ? -1 : write_block(self, block, plan, extent);
+    if (!has_written) /* Python finds an extent itself. */
+        has_written = PyList_Append(spare, extent) || tell(self->begin, (PyObject *)block) ? -1 : 1;
+    Py_DECREF(extent);
+    Py_DECREF(plan);
+    return has_written < 0 || note_wait(self, now() - start) ? -1 : 0;
+}
+
+/* The thread's last operation has ended: see OffloadEngine._end_operation. */
+static int end_operation(Way *self, PyObject *unfinished, long long allowed) {
+    Totals *totals = (Totals *)self->totals;
+    if (tell_to(self->queue, n_extend, unfinished) ||
+        PyList_SetSlice(unfinished, 0, PyList_Size(unfinished), NULL))
+        return -1;
+    while (totals->resident > allowed && PyObject_IsTrue(self->queue) == 1) {
+        PyObject *reference = PyObject_CallMethodObjArgs(self->queue, n_popleft, NULL);
+        PyObject *held = reference ? PyWeakref_GetObject(reference) : NULL;
+        int failed = !held;
+        Py_XINCREF(held);
+        if (is_resident(held))
+            failed = evict(self, (Block *)held);
+        Py_XDECREF(held);
+        Py_XDECREF(reference);
+        if (failed)
+            return -1;
+    }
+    return 0;
+}
+
+/* ------------------------------------------------------------------------------------------- pack */
+
+/* The layout of a plain tensor that is to be moved, NULL where Python is to look: with an exception
+   only where one was raised. Both are references of the caller's. */
+static PyObject *layout_to_move(Way *self, PyObject *tensor, PyObject **plan) {
+    PyObject *key = (PyObject *)Py_TYPE(tensor) == tensor_type ? key_of(tensor) : NULL;
+    PyObject *layout = key ? PyDict_GetItemWithError(known, key) : NULL;
+    Py_XDECREF(key);
+    *plan = layout ? PyDict_GetItemWithError(self->plans, layout) : NULL;
+    if (!*plan || number_of(layout, n_nbytes) < self->min_nbytes)
+        return NULL;
+    Py_INCREF(*plan);
+    Py_INCREF(layout);
+    return layout;
+}
+
+/* Whether a tensor may be a parameter, or made of one by views and casts: num_casts tells. */
+static int may_stay(Way *self, PyObject *tensor) {
+    PyObject *base = PyObject_GetAttr(tensor, n__base);
+    PyObject *node = base ? PyObject_GetAttr(tensor, n_grad_fn) : NULL;
+    PyObject *name = NULL, *reason = NULL;
+    int may = node ? base != Py_None : -1;
+    if (!may && node != Py_None) {
+        name = PyObject_GetAttr((PyObject *)Py_TYPE(node), n___name__);
+        may = name ? PySet_Contains(views_and_casts, name) : -1;
+    }
+    if (may > 0) {
+        reason = PyObject_CallFunctionObjArgs(num_casts, tensor, NULL);
+        may = reason ? reason != Py_None : -1;
+        Py_XDECREF(reason);
+    }
+    if (!may && self->why_not != Py_None) {
+        reason = PyObject_CallFunctionObjArgs(self->why_not, tensor, NULL);
+        may = reason ? reason != Py_None : -1;
+        Py_XDECREF(reason);
+    }
+    Py_XDECREF(base);
+    Py_XDECREF(node);
+    Py_XDECREF(name);
+    return may;
+}
+
+/* The counters of the module that runs in this thread; NULL where there are none yet. Borrowed. */
+static Counters *counters_of(Way *self) {
+    PyObject *stack = PyObject_GetAttr(self->thread, n_stack), *path = NULL;
+    Py_ssize_t depth = stack ? PyObject_Size(stack) : -1;
+    if (depth > 0) {
+        PyObject *call = PySequence_GetItem(stack, depth - 1);
+        PyObject *tap = call ? PyObject_GetAttr(call, n_tap) : NULL;
+        path = tap ? PyObject_GetAttr(tap, n_path) : NULL;
+        Py_XDECREF(call);
+        Py_XDECREF(tap);
+    } else if (!depth) {
+        path = PyUnicode_FromStringAndSize("", 0);
+    }
+    PyObject *found = path ? PyDict_GetItemWithError(self->modules, path) : NULL;
+    Py_XDECREF(stack);
+    Py_XDECREF(path);
+    return found && (PyTypeObject *)Py_TYPE(found) == counters_type ? (Counters *)found : NULL;
+}
+
+static int begin_operation(Way *self, long long coming) {
+    PyObject *number = PyObject_CallFunctionObjArgs(sequence_number, NULL);
+    PyObject *last = number ? PyObject_GetAttr(self->operation, n_node) : NULL;
+    int failed = last ? 0 : -1;
+    if (last && !PyObject_RichCompareBool(number, last, Py_EQ)) {
+        PyObject *unfinished = PyObject_GetAttr(self->operation, n_unfinished);
+        failed = !unfinished || PyObject_SetAttr(self->operation, n_node, number) ||
+                 end_operation(self, unfinished, self->keep_last - coming);
+        Py_XDECREF(unfinished);
+    }
+    Py_XDECREF(number);
+    Py_XDECREF(last);
+    return failed ? -1 : 0;
+}
+
+/* A new block for a tensor; see the end of OffloadEngine._take. */
+static PyObject *take(Way *self, PyObject *tensor, PyObject *layout, PyObject *plan,
+                      PyObject *storage, PyObject *identity, long long nbytes) {
+    Totals *totals = (Totals *)self->totals;
+    PyObject *block = NULL, *reference = NULL, *unfinished = NULL, *answer = NULL;
+    PyObject *memory = PyObject_GetAttr(storage, n__cdata);
+    PyObject *weak = PyWeakref_NewRef(storage, NULL);
+    PyObject *alias = PyObject_CallFunctionObjArgs(detach, tensor, NULL);
+    if (memory && weak && alias)
+        block = PyObject_CallFunctionObjArgs((PyObject *)block_type, alias, layout, weak, identity,
+                                             memory, self->freed, NULL);
+    Py_XDECREF(memory);
+    Py_XDECREF(weak);
+    Py_XDECREF(alias);
+    if (!block)
+        return NULL;
+    reference = PyWeakref_NewRef(block, NULL);
+    unfinished = PyObject_GetAttr(self->operation, n_unfinished);
+    if (!reference || !unfinished || PyDict_SetItem(self->known, identity, reference))
+        goto end;
+    if (PyTuple_GetItem(plan, 1) == Py_True) {
+        PyObject *done = PyObject_CallFunctionObjArgs(self->add_prefetch, block, reference, NULL);
+        Py_XDECREF(done);
+        if (!done)
+            goto end;
+    }
+    if (PyList_Append(unfinished, reference))
+        goto end;
+    totals->resident += nbytes;
+    note_peaks(totals);
+    Py_INCREF(answer = block);
+end:
+    Py_XDECREF(reference);
+    Py_XDECREF(unfinished);
+    Py_DECREF(block);
+    return answer;
+}
+
+/* Evicting is behind, and so many bytes more do not fit. */
+static int is_full(Way *self, long long coming) {
+    const Totals *totals = (Totals *)self->totals;
+    long long here = totals->resident + totals->evicting + totals->prefetched;
+    return totals->evicting && here + coming > self->max_nbytes;
+}
+
+/* Under the lock: the block that the graph is to hold, or a view of one that is there. */
+static PyObject *take_or_share(Way *self, PyObject *tensor, PyObject *layout, PyObject *plan,
+                               Counters *counters) {
+    long long nbytes = number_of(layout, n_nbytes);
+    if (((Totals *)self->totals)->is_step_over)
+        return for_python();
+    if (settle(self))
+        return NULL;
+    PyObject *storage = PyObject_CallFunctionObjArgs(untyped_storage, tensor, NULL);
+    PyObject *address = PyLong_FromVoidPtr(storage), *version = PyObject_GetAttr(tensor, n__version);
+    PyObject *offset = PyObject_CallFunctionObjArgs(storage_offset, tensor, NULL);
+    PyObject *marks = PyObject_GetAttr(layout, n_marks), *identity = NULL, *answer = NULL;
+    if (storage && address && version && offset && marks)
+        identity = PyTuple_Pack(4, address, version, offset, marks);
+    PyObject *reference = identity ? PyDict_GetItemWithError(self->known, identity) : NULL;
+    PyObject *held = reference ? PyWeakref_GetObject(reference) : NULL;
+    Py_XINCREF(held);
+    if (is_resident(held) && PyWeakref_GetObject(((Block *)held)->storage) == storage) {
+        answer = PyObject_CallFunctionObjArgs(shared_view, held, layout, NULL);
+        counters->shared += answer ? nbytes : 0;
+    } else if (identity && !PyErr_Occurred() && !begin_operation(self, nbytes)) {
+        /* Waiting, and what is said where nothing can be waited for, are Python's. */
+        answer = is_full(self, nbytes)
+                     ? for_python()
+                     : take(self, tensor, layout, plan, storage, identity, nbytes);
+        counters->packed += answer && answer != Py_NotImplemented ? nbytes : 0;
+    }
+    if (answer && answer != Py_NotImplemented) {
+        counters->count++;
+        counters->seen += nbytes;
+    }
+    Py_XDECREF(held);
+    Py_XDECREF(storage);
+    Py_XDECREF(address);
+    Py_XDECREF(version);
+    Py_XDECREF(offset);
+    Py_XDECREF(marks);
+    Py_XDECREF(identity);
+    return answer;
+}
+
+/* Calls under the lock of the engine. */
+#define WITH_LOCK(self, answer, call)                                                              \
+    if (tell((self)->acquire, NULL))                                                               \
+        return NULL;                                                                               \
+    PyObject *answer = call;                                                                       \
+    if (release_lock(self)) {                                                                      \
+        Py_XDECREF(answer);                                                                        \
+        return NULL;                                                                               \
+    }
+
+static int release_lock(Way *self) {
+    PyObject *type, *error, *trace;
+    PyErr_Fetch(&type, &error, &trace);
+    int failed = tell(self->release, NULL);
+    if (type)
+        PyErr_Restore(type, error, trace);
+    return failed;
+}
+
+/* Whether this thread is inside a backward, or a parent's engine is in a child; -1: an exception. */
+static int is_elsewhere(Way *self) {
+    PyObject *task = PyObject_CallFunctionObjArgs(current_task, NULL);
+    long number = task ? PyLong_AsLong(task) : -1;
+    Py_XDECREF(task);
+    return PyErr_Occurred() ? -1 : number != -1 || has_forked(self);
+}
+
+static PyObject *pack_with(Way *self, PyObject *tensor, PyObject *layout, PyObject *plan) {
+    Counters *counters = is_elsewhere(self) ? NULL : counters_of(self);
+    if (!counters || may_stay(self, tensor))
+        return PyErr_Occurred() ? NULL : for_python();
+    WITH_LOCK(self, packed, take_or_share(self, tensor, layout, plan, counters))
+    return packed;
+}
+
+static PyObject *way_pack(PyObject *op, PyObject *tensor) {
+    PyObject *plan, *layout = layout_to_move((Way *)op, tensor, &plan);
+    if (!layout)
+        return PyErr_Occurred() ? NULL : for_python();
+    PyObject *packed = pack_with((Way *)op, tensor, layout, plan);
+    Py_DECREF(plan);
+    Py_DECREF(layout);
+    return packed;
+}
+
+/* ----------------------------------------------------------------------------------------- unpack */
+
+/* Under the lock: the tensor of a resident block, None of one that is to be read, else
+   NotImplemented. */
+static PyObject *resident_or_none(Way *self, Block *block) {
+    Totals *totals = (Totals *)self->totals;
+    totals->is_step_over = 1;
+    if (settle(self))
+        return NULL;
+    if (is_overwritten(block) || PyErr_Occurred())
+        return PyErr_Occurred() ? NULL : for_python();
+    if (block->state == n_resident)
+        return PyObject_CallFunctionObjArgs(detach, block->alias, NULL);
+    PyObject *plan = PyDict_GetItemWithError(self->plans, block->layout);
+    if (block->state != n_evicted || !plan || PyTuple_GetItem(plan, 0) != block->tier ||
+        PyTuple_GetItem(plan, 2) == Py_None)
+        return PyErr_Occurred() ? NULL : for_python();
+    totals->fetched += number_of(block->layout, n_nbytes);
+    totals->num_waited++;
+    if (note_freed(self, number_of(block->layout, n_heap_nbytes)))
+        return NULL;
+    Py_INCREF(Py_None);
+    return Py_None;
+}
+
+/* Reads an evicted block; see DiskTier.get. */
+static PyObject *read_block(Block *block) {
+    PyObject *file = PyTuple_GetItem(block->handle, 0), *extent = PyTuple_GetItem(block->handle, 1);
+    long long offset = PyLong_AsLongLong(PyTuple_GetItem(extent, 0));
+    long long nbytes = number_of(block->layout, n_nbytes);
+    if (number_of(file, n__window) != offset / WINDOW && tell_to(file, n_expect, extent))
+        return NULL;
+    long long number = number_of(file, n__file);
+    PyObject *like = PyObject_GetAttr(block->layout, n_like);
+    PyObject *elements = like ? PyObject_CallFunctionObjArgs(empty_like, like, NULL) : NULL;
+    char *data = elements ? memory_of(elements, nbytes) : NULL;
+    if (data && !PyErr_Occurred() && transfer((int)number, data, nbytes, offset, 0) < 0)
+        Py_CLEAR(elements);
+    else if (elements && !data && !PyErr_Occurred())
+        PyErr_SetString(PyExc_SystemError, "new elements cannot be read");
+    Py_XDECREF(like);
+    if (PyErr_Occurred())
+        Py_CLEAR(elements);
+    return elements;
+}
+
+static PyObject *way_unpack(PyObject *op, PyObject *packed) {
+    Way *self = (Way *)op;
+    Block *block = (Block *)packed;
+    if ((PyTypeObject *)Py_TYPE(packed) != block_type || block->number != none_yet ||
+        PySet_Size(open_engines) || PySet_Size(open_editors) || has_forked(self))
+        return PyErr_Occurred() ? NULL : for_python();
+    double start = now();
+    WITH_LOCK(self, found, resident_or_none(self, block))
+    if (found != Py_None)
+        return found;
+    Py_DECREF(found);
+    found = read_block(block);
+    if (found && note_wait(self, now() - start))
+        Py_CLEAR(found);
+    return found;
+}
+
+static PyMemberDef way_members[] = {{NULL, 0, 0, 0, NULL}};
+static PyMethodDef way_methods[] = {
+    {"pack", way_pack, METH_O, "pack(tensor) -> what the graph is to hold, or NotImplemented"},
+    {"unpack", way_unpack, METH_O, "unpack(packed) -> its tensor, or NotImplemented"},
+    {NULL, NULL, 0, NULL},
+};
+SPEC(way, "HotWay", Way, {Py_tp_methods, way_methods}, )
 
 /* -------------------------------------------------------------------------------- the Python door */
 
@@ -306,27 +966,39 @@ static PyObject *bind_saved(PyObject *module, PyObject *const *arguments, Py_ssi
 #define FAST(function) (PyCFunction)(void (*)(void))function, METH_FASTCALL
 static PyMethodDef functions[] = {
     {"bind_saved", FAST(bind_saved),
-     "bind_saved(exchange, Tensor, Parameter, is_of_transform, is_neg, layout_of) -> bool"},
+     "bind_saved(exchange, ...) -> whether it is known; see native.takes_saved"},
     {"find_layout", find_layout, METH_O, "find_layout(tensor) -> layout_of(tensor)"},
-    {"write_elements", FAST(write_elements),
-     "write_elements(file, elements, nbytes, offset) -> False for elements it cannot read"},
-    {"read_elements", FAST(read_elements),
-     "read_elements(file, elements, nbytes, offset) -> False for elements it cannot write to"},
     {NULL, NULL, 0, NULL},
 };
 
 int torchtap_add_saved(PyObject *module) {
-    PyObject *type = PyType_FromSpec(&block_spec);
-    if (!type || PyModule_AddObject(module, "SavedBlock", type))
+    struct {
+        const char *name;
+        PyType_Spec *spec;
+        PyTypeObject **type;
+    } types[] = {
+        {"SavedBlock", &block_spec, &block_type},
+        {"ModuleCounters", &counters_spec, &counters_type},
+        {"Totals", &totals_spec, &totals_type},
+        {"HotWay", &way_spec, &way_type},
+    };
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        *types[i].type = (PyTypeObject *)PyType_FromSpec(types[i].spec);
+        if (!*types[i].type)
+            return -1;
+        Py_INCREF((PyObject *)*types[i].type);
+        if (PyModule_AddObject(module, types[i].name, (PyObject *)*types[i].type))
+            return -1;
+    }
+#define INTERN(name)                                                                               \
+    if (!(n_##name = PyUnicode_InternFromString(#name)))                                           \
         return -1;
+    NAMES(INTERN)
     known = PyDict_New();
-    n_append = PyUnicode_InternFromString("append");
-    n_drop = PyUnicode_InternFromString("drop");
-    resident = PyUnicode_InternFromString("resident");
     freed = PyUnicode_InternFromString("freed");
     zero = PyLong_FromLong(0);
     none_yet = PyLong_FromLong(-1);
-    if (!known || !n_append || !n_drop || !resident || !freed || !zero || !none_yet)
+    if (!known || !freed || !zero || !none_yet)
         return -1;
     return PyModule_AddFunctions(module, functions);
 }
