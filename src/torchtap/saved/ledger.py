@@ -45,6 +45,26 @@ class Totals:
         self.num_prefetched = self.num_waited = 0
         self.is_step_over = False
 
+    def add(self, state: str, nbytes: int) -> None:
+        """Add bytes to a state."""
+        setattr(self, state, getattr(self, state) + nbytes)
+
+    def move(self, block: SavedBlock, to: str) -> None:
+        """Put a block into another state."""
+        self.add(block.state, -block.layout.nbytes)
+        self.add(to, block.layout.nbytes)
+        block.state = to
+        # The only move that adds to memory; all others leave it or take from it.
+        if to is PREFETCHED:
+            self.note_peaks()
+
+    def note_peaks(self) -> None:
+        """Note how much there is, if it was never more."""
+        in_memory = self.resident + self.evicting + self.prefetched
+        self.peak = max(self.peak, in_memory)
+        # Without offloading all of them would be in memory now.
+        self.plain_peak = max(self.plain_peak, in_memory + self.evicted)
+
 
 class Ledger:
     """Every byte that an offload moves is in one state; only this class changes which.
@@ -58,6 +78,7 @@ class Ledger:
     Attributes:
         modules: path -> counters of that module.
         totals: bytes of the blocks by state.
+        move: puts a block into another state.
         moved: tier -> bytes that left.
         waits: seconds that threads waited for fetches. Threads append without the lock.
         blocked_seconds: time that the training waited for moves, fetches included.
@@ -67,6 +88,7 @@ class Ledger:
         kind = native.ModuleCounters if native else ModuleCounters
         self.modules: defaultdict[str, ModuleCounters] = defaultdict(lambda: kind(Counter()))
         self.totals: Totals = native.Totals() if native else Totals()
+        self.move = self.totals.move
         self.moved = dict.fromkeys(tiers, 0)
         self.waits: deque[float] = deque()
         self.blocked_seconds = 0.0
@@ -87,25 +109,12 @@ class Ledger:
 
     def add(self, block: SavedBlock) -> None:
         """Count a new block."""
-        self._change(block.state, block.layout.nbytes)
-        self._note_peaks()
-
-    def move(self, block: SavedBlock, to: str) -> None:
-        """Put a block into another state."""
-        nbytes = block.layout.nbytes
-        self._change(block.state, -nbytes)
-        self._change(to, nbytes)
-        block.state = to
-        # The only move that adds to memory; all others leave it or take from it.
-        if to is PREFETCHED:
-            self._note_peaks()
+        self.totals.add(block.state, block.layout.nbytes)
+        self.totals.note_peaks()
 
     def remove(self, state: str, nbytes: int) -> None:
         """Take off a block that was freed in this state."""
-        self._change(state, -nbytes)
-
-    def _change(self, state: str, by: int) -> None:
-        setattr(self.totals, state, getattr(self.totals, state) + by)
+        self.totals.add(state, -nbytes)
 
     def evict(self, block: SavedBlock) -> None:
         """Count a block whose copy to a tier has ended."""
@@ -162,12 +171,3 @@ class Ledger:
             step_seconds=self._step_seconds or running,
             notes=tuple(notes),
         )
-
-    def _note_peaks(self) -> None:
-        totals, in_memory = self.totals, self.in_memory
-        if in_memory > totals.peak:
-            totals.peak = in_memory
-        # Without offloading all of them would be in memory now.
-        plain = in_memory + totals.evicted
-        if plain > totals.plain_peak:
-            totals.plain_peak = plain

@@ -151,7 +151,6 @@ class OffloadEngine:
             self._why_not,
             evictions.begin,
             evictions.fail,
-            evictions.settle,
             prefetch.add,
             prefetch.forget,
             self._workers.count_freed,

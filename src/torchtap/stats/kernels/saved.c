@@ -40,7 +40,7 @@ static PyObject *freed, *zero, *none_yet;
     do(_base) do(grad_fn) do(__name__) do(_version) do(count) do(stack) do(tap)      \
     do(path) do(node) do(unfinished) do(popleft) do(extend) do(clear) do(used)       \
     do(name) do(data) do(nbytes) do(heap_nbytes) do(nothing) do(like) do(marks)      \
-    do(_cdata) do(_window) do(_file) do(expect)
+    do(_cdata) do(_window) do(_file) do(expect) do(is_done) do(put)
 #define DECLARE(name) static PyObject *n_##name;
 NAMES(DECLARE)
 
@@ -76,13 +76,21 @@ static int look(PyObject *object, DLTensor *tensor) {
     return 0;
 }
 
-/* Bytes that are equal for two tensors of one layout. NULL for one that Python is to look at; with
-   an exception only where one was raised. */
-static PyObject *key_of(PyObject *object) {
+static long long nbytes_of(const DLTensor *tensor) {
+    long long bits = tensor->dtype.bits * tensor->dtype.lanes;
+    for (int d = 0; d < tensor->ndim; d++)
+        bits *= tensor->shape[d];
+    return bits / 8;
+}
+
+/* Bytes that are equal for two tensors of one layout. NULL for a smaller one and for one that Python
+   is to look at; with an exception only where one was raised. */
+static PyObject *key_of(PyObject *object, long long min_nbytes) {
     DLTensor tensor;
     if ((PyObject *)Py_TYPE(object) != tensor_type && (PyObject *)Py_TYPE(object) != parameter_type)
         return NULL;
-    if (denies(is_of_transform, object) != 1 || denies(is_neg, object) != 1 || !look(object, &tensor))
+    if (!look(object, &tensor) || nbytes_of(&tensor) < min_nbytes ||
+        denies(is_of_transform, object) != 1 || denies(is_neg, object) != 1)
         return NULL;
     /* A complex tensor may be a lazy conjugate. */
     if (tensor.dtype.code == COMPLEX || tensor.ndim > MOST_DIMS || !tensor.strides ||
@@ -103,7 +111,7 @@ static PyObject *find_layout(PyObject *module, PyObject *tensor) {
     (void)module;
     if (!exchange)
         return PyErr_Format(PyExc_TypeError, "bind_saved was not called");
-    PyObject *key = key_of(tensor);
+    PyObject *key = key_of(tensor, 0);
     if (!key && PyErr_Occurred())
         return NULL;
     PyObject *layout = key ? PyDict_GetItemWithError(known, key) : NULL;
@@ -300,6 +308,13 @@ typedef struct {
 
 static PyTypeObject *block_type, *counters_type, *totals_type, *way_type;
 
+static long long number_of(PyObject *object, PyObject *name) {
+    PyObject *found = PyObject_GetAttr(object, name);
+    long long number = found ? PyLong_AsLongLong(found) : -1;
+    Py_XDECREF(found);
+    return number;
+}
+
 static PyObject *plain_new(PyTypeObject *type, size_t size) {
     PyObject *self = PyObject_GC_New(PyObject, type);
     if (self)
@@ -355,6 +370,68 @@ DEALLOC(counters)
 DEALLOC(totals)
 
 #define COUNT(type, member) {#member, T_LONGLONG, offsetof(type, member), 0, NULL}
+static void note_peaks(Totals *totals) {
+    long long here = totals->resident + totals->evicting + totals->prefetched;
+    if (here > totals->peak)
+        totals->peak = here;
+    if (here + totals->evicted > totals->plain_peak)
+        totals->plain_peak = here + totals->evicted;
+}
+
+/* The bytes in a state, by its name. */
+static long long *bytes_in(Totals *totals, PyObject *state) {
+    return state == n_resident   ? &totals->resident
+           : state == n_evicting ? &totals->evicting
+           : state == n_evicted  ? &totals->evicted
+                                 : &totals->prefetched;
+}
+
+/* As Ledger.move. */
+static int change_state(Totals *totals, Block *block, PyObject *state) {
+    long long nbytes = number_of(block->layout, n_nbytes);
+    *bytes_in(totals, block->state) -= nbytes;
+    *bytes_in(totals, state) += nbytes;
+    put(&block->state, state);
+    if (state == n_prefetched) /* The only one that adds to memory. */
+        note_peaks(totals);
+    return nbytes < 0 ? -1 : 0;
+}
+
+static int is_state(PyObject *name) {
+    return name == n_resident || name == n_evicting || name == n_evicted || name == n_prefetched;
+}
+
+static PyObject *none(void) { /* See kernel.c. */
+    Py_INCREF(Py_None);
+    return Py_None;
+}
+
+static PyObject *totals_move(PyObject *op, PyObject *const *arguments, Py_ssize_t count) {
+    if (count != 2 || (PyTypeObject *)Py_TYPE(arguments[0]) != block_type || !is_state(arguments[1]))
+        return PyErr_Format(PyExc_TypeError, "expected a SavedBlock and a state");
+    return change_state((Totals *)op, (Block *)arguments[0], arguments[1]) ? NULL : none();
+}
+
+static PyObject *totals_add(PyObject *op, PyObject *const *arguments, Py_ssize_t count) {
+    if (count != 2 || !is_state(arguments[0]))
+        return PyErr_Format(PyExc_TypeError, "expected a state and bytes");
+    *bytes_in((Totals *)op, arguments[0]) += PyLong_AsLongLong(arguments[1]);
+    return PyErr_Occurred() ? NULL : none();
+}
+
+static PyObject *totals_note_peaks(PyObject *op, PyObject *unused) {
+    (void)unused;
+    note_peaks((Totals *)op);
+    return none();
+}
+
+static PyMethodDef totals_methods[] = {
+    {"move", (PyCFunction)(void (*)(void))totals_move, METH_FASTCALL,
+     "move(block, to): put a block into another state"},
+    {"add", (PyCFunction)(void (*)(void))totals_add, METH_FASTCALL, "add(state, bytes)"},
+    {"note_peaks", totals_note_peaks, METH_NOARGS, "note how much there is, if never more was"},
+    {NULL, NULL, 0, NULL},
+};
 static PyMemberDef counters_members[] = {
     COUNT(Counters, count),  COUNT(Counters, seen),
     COUNT(Counters, packed), COUNT(Counters, shared),
@@ -380,23 +457,7 @@ static PyMemberDef totals_members[] = {
         Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, name##_slots,                                     \
     };
 SPEC(counters, "ModuleCounters", Counters, )
-SPEC(totals, "Totals", Totals, )
-
-static void note_peaks(Totals *totals) {
-    long long here = totals->resident + totals->evicting + totals->prefetched;
-    if (here > totals->peak)
-        totals->peak = here;
-    if (here + totals->evicted > totals->plain_peak)
-        totals->plain_peak = here + totals->evicted;
-}
-
-/* The bytes in a state, by its name. */
-static long long *bytes_in(Totals *totals, PyObject *state) {
-    return state == n_resident   ? &totals->resident
-           : state == n_evicting ? &totals->evicting
-           : state == n_evicted  ? &totals->evicted
-                                 : &totals->prefetched;
-}
+SPEC(totals, "Totals", Totals, {Py_tp_methods, totals_methods}, )
 
 /* -------------------------------------------------------------------------------- the way of a tensor */
 
@@ -411,7 +472,7 @@ typedef struct {
     PyObject *known, *queue, *freed, *copying;  /* of the engine */
     PyObject *plans;                      /* layout -> (tier, is prefetched, file, number, spare) */
     PyObject *why_not;                    /* or None */
-    PyObject *begin, *fail, *settle_copies;     /* of Evictions */
+    PyObject *begin, *fail;               /* of Evictions */
     PyObject *add_prefetch, *forget;            /* of Prefetch */
     PyObject *count_freed;                      /* of Workers */
     PyObject *settle_waits;                     /* of Ledger */
@@ -421,8 +482,8 @@ typedef struct {
 #define HANDED(do)                                                                                 \
     do(acquire) do(release) do(forks) do(thread) do(operation) do(modules) do(totals) do(moved)    \
     do(waits) do(known) do(queue) do(freed) do(copying) do(plans) do(why_not) do(begin) do(fail)   \
-    do(settle_copies) do(add_prefetch) do(forget) do(count_freed) do(settle_waits)
-enum { NUM_HANDED = 22, REPORTED_FREED = 1 << 20, WINDOW = 1 << 20, MOST_WAITS = 256 };
+    do(add_prefetch) do(forget) do(count_freed) do(settle_waits)
+enum { NUM_HANDED = 21, REPORTED_FREED = 1 << 20, WINDOW = 1 << 20, MOST_WAITS = 256 };
 
 static PyObject *way_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
     (void)keywords;
@@ -476,13 +537,6 @@ static int tell_to(PyObject *object, PyObject *name, PyObject *first) {
     PyObject *answer = PyObject_CallMethodObjArgs(object, name, first, NULL);
     Py_XDECREF(answer);
     return answer ? 0 : -1;
-}
-
-static long long number_of(PyObject *object, PyObject *name) {
-    PyObject *found = PyObject_GetAttr(object, name);
-    long long number = found ? PyLong_AsLongLong(found) : -1;
-    Py_XDECREF(found);
-    return number;
 }
 
 /* object.name += by; -1 with an exception. */
@@ -550,32 +604,16 @@ static int settle_one(Way *self, PyObject *facts) {
     return PyErr_Occurred() ? -1 : 0;
 }
 
-static int settle(Way *self) {
-    while (PyObject_IsTrue(self->freed) == 1) {
-        PyObject *facts = PyObject_CallMethodObjArgs(self->freed, n_popleft, NULL);
-        int failed = !facts || settle_one(self, facts);
-        Py_XDECREF(facts);
-        if (failed)
-            return -1;
-    }
-    if (PyObject_Size(self->waits) > MOST_WAITS && tell(self->settle_waits, NULL))
-        return -1;
-    return PyObject_IsTrue(self->copying) == 1 ? tell(self->settle_copies, NULL) : 0;
-}
-
-/* ------------------------------------------------------------------------------------------ evict */
-
 /* Puts a block into its tier's books, and frees its memory; see Evictions._end. */
-static int end_eviction(Way *self, Block *block, PyObject *tier) {
+static int end_eviction(Way *self, Block *block) {
     Totals *totals = (Totals *)self->totals;
     long long nbytes = number_of(block->layout, n_nbytes);
+    put(&block->ticket, NULL);
     if (is_overwritten(block)) /* It stays, and its unpack raises autograd's error. */
-        return PyErr_Occurred() ? -1 : 0;
-    *bytes_in(totals, block->state) -= nbytes;
-    totals->evicted += nbytes;
-    put(&block->state, n_evicted);
+        return PyErr_Occurred() ? -1 : change_state(totals, block, n_resident);
+    change_state(totals, block, n_evicted);
     totals->stored += PyLong_AsLongLong(block->stored_nbytes);
-    PyObject *name = PyObject_GetAttr(tier, n_name);
+    PyObject *name = PyObject_GetAttr(block->tier, n_name);
     PyObject *before = name ? PyDict_GetItemWithError(self->moved, name) : NULL;
     PyObject *more = PyLong_FromLongLong((before ? PyLong_AsLongLong(before) : 0) + nbytes);
     PyObject *nothing = PyObject_GetAttr(block->layout, n_nothing);
@@ -586,6 +624,39 @@ static int end_eviction(Way *self, Block *block, PyObject *tier) {
     Py_XDECREF(nothing);
     return failed || note_freed(self, number_of(block->layout, n_heap_nbytes)) ? -1 : 0;
 }
+
+/* Ends the copies that a device has made; see Evictions.settle. */
+static int settle_copies(Way *self) {
+    while (PyObject_IsTrue(self->copying) == 1) {
+        PyObject *first = PySequence_GetItem(self->copying, 0), *done = NULL;
+        Block *block = (Block *)first;
+        if (first && (PyTypeObject *)Py_TYPE(first) == block_type && block->ticket)
+            done = PyObject_CallMethodObjArgs(block->ticket, n_is_done, NULL);
+        int is_done = done ? PyObject_IsTrue(done) : -1;
+        if (is_done == 1)
+            is_done = tell_to(self->copying, n_popleft, NULL) || end_eviction(self, block) ? -1 : 1;
+        Py_XDECREF(first);
+        Py_XDECREF(done);
+        if (is_done != 1)
+            return is_done;
+    }
+    return 0;
+}
+
+static int settle(Way *self) {
+    while (PyObject_IsTrue(self->freed) == 1) {
+        PyObject *facts = PyObject_CallMethodObjArgs(self->freed, n_popleft, NULL);
+        int failed = !facts || settle_one(self, facts);
+        Py_XDECREF(facts);
+        if (failed)
+            return -1;
+    }
+    if (PyObject_Size(self->waits) > MOST_WAITS && tell(self->settle_waits, NULL))
+        return -1;
+    return settle_copies(self);
+}
+
+/* ------------------------------------------------------------------------------------------ evict */
 
 /* Writes a block to an extent of its file: 1, 0 where Python is to do it, -1 with an exception. */
 static int write_block(Way *self, Block *block, PyObject *plan, PyObject *extent) {
@@ -618,7 +689,7 @@ static int write_block(Way *self, Block *block, PyObject *plan, PyObject *extent
     Py_DECREF(handle);
     put(&block->stored_nbytes, size);
     put(&block->tier, tier); /* Last: it says that there is something to drop. */
-    return end_eviction(self, block, tier) ? -1 : 1;
+    return end_eviction(self, block) ? -1 : 1;
 }
 
 /* Copies a block to its tier; see Evictions.begin. */
@@ -669,11 +740,11 @@ static int end_operation(Way *self, PyObject *unfinished, long long allowed) {
 /* The layout of a plain tensor that is to be moved, NULL where Python is to look: with an exception
    only where one was raised. Both are references of the caller's. */
 static PyObject *layout_to_move(Way *self, PyObject *tensor, PyObject **plan) {
-    PyObject *key = (PyObject *)Py_TYPE(tensor) == tensor_type ? key_of(tensor) : NULL;
+    PyObject *key = (PyObject *)Py_TYPE(tensor) == tensor_type ? key_of(tensor, self->min_nbytes) : NULL;
     PyObject *layout = key ? PyDict_GetItemWithError(known, key) : NULL;
     Py_XDECREF(key);
     *plan = layout ? PyDict_GetItemWithError(self->plans, layout) : NULL;
-    if (!*plan || number_of(layout, n_nbytes) < self->min_nbytes)
+    if (!*plan)
         return NULL;
     Py_INCREF(*plan);
     Py_INCREF(layout);
@@ -892,8 +963,7 @@ static PyObject *resident_or_none(Way *self, Block *block) {
     totals->num_waited++;
     if (note_freed(self, number_of(block->layout, n_heap_nbytes)))
         return NULL;
-    Py_INCREF(Py_None);
-    return Py_None;
+    return none();
 }
 
 /* Reads an evicted block; see DiskTier.get. */
