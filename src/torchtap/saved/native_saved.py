@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from torchtap.core.torch_nodes import VIEWS_AND_CASTS
@@ -36,7 +35,6 @@ def kernel() -> Any:
         Tensor.detach,
         Tensor.untyped_storage,
         Tensor.storage_offset,
-        torch.empty_like,
         SharedView,
         open_engines.data,
         open_editors.data,

@@ -25,11 +25,11 @@ enum { CPU = 1, CUDA = 2, COMPLEX = 5, MOST_DIMS = 64, MOST_LAYOUTS = 4096 };
 static const Exchange *exchange;
 static PyObject *tensor_type, *parameter_type, *is_of_transform, *is_neg, *layout_of, *num_casts,
     *views_and_casts, *current_task, *sequence_number, *detach, *untyped_storage, *storage_offset,
-    *empty_like, *shared_view, *open_engines, *open_editors;
+    *shared_view, *open_engines, *open_editors;
 static PyObject **const BOUND[] = {
     &tensor_type,  &parameter_type,  &is_of_transform, &is_neg,          &layout_of,  &num_casts,
     &views_and_casts, &current_task, &sequence_number, &detach, &untyped_storage, &storage_offset,
-    &empty_like,   &shared_view,     &open_engines,    &open_editors,
+    &shared_view,  &open_engines,    &open_editors,
 };
 enum { NUM_BOUND = sizeof BOUND / sizeof *BOUND };
 
@@ -39,7 +39,7 @@ static PyObject *freed, *zero, *none_yet;
     do(append) do(drop) do(resident) do(evicting) do(evicted) do(prefetched)           \
     do(_base) do(grad_fn) do(__name__) do(_version) do(count) do(stack) do(tap)      \
     do(path) do(node) do(unfinished) do(popleft) do(extend) do(clear) do(used)       \
-    do(name) do(data) do(nbytes) do(heap_nbytes) do(nothing) do(like) do(marks)      \
+    do(name) do(data) do(nbytes) do(heap_nbytes) do(nothing) do(new) do(marks)      \
     do(_cdata) do(_window) do(_file) do(expect) do(is_done) do(put)
 #define DECLARE(name) static PyObject *n_##name;
 NAMES(DECLARE)
@@ -974,14 +974,12 @@ static PyObject *read_block(Block *block) {
     if (number_of(file, n__window) != offset / WINDOW && tell_to(file, n_expect, extent))
         return NULL;
     long long number = number_of(file, n__file);
-    PyObject *like = PyObject_GetAttr(block->layout, n_like);
-    PyObject *elements = like ? PyObject_CallFunctionObjArgs(empty_like, like, NULL) : NULL;
+    PyObject *elements = PyObject_CallMethodObjArgs(block->layout, n_new, NULL);
     char *data = elements ? memory_of(elements, nbytes) : NULL;
     if (data && !PyErr_Occurred() && transfer((int)number, data, nbytes, offset, 0) < 0)
         Py_CLEAR(elements);
     else if (elements && !data && !PyErr_Occurred())
         PyErr_SetString(PyExc_SystemError, "new elements cannot be read");
-    Py_XDECREF(like);
     if (PyErr_Occurred())
         Py_CLEAR(elements);
     return elements;
