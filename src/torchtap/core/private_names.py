@@ -213,6 +213,7 @@ ATTRIBUTES: Mapping[str, str] = MappingProxyType(
         "_NormBase": "class of batch and instance norms, by its name",
         "_BatchNorm": "class of all batch norms, by its name",
         "_InstanceNorm": "class of all instance norms, by its name",
+        "_IncompatibleKeys": "class of what load_state_dict returns, by its name",
         "_tensor_name": "the parameter that a hook of a pruning computes",
         # Parameters of FSDP, and placements of DTensor.
         "_is_flat_param": "whether a parameter is one of FullyShardedDataParallel's",

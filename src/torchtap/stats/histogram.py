@@ -81,7 +81,8 @@ class Histogram:
     def of(full: Any, *, is_sample: bool = False) -> Histogram:
         """Make a histogram from the counts of all :data:`NUM_BINS` bins."""
         full = np.asarray(full, dtype=np.int64)
-        return Histogram.sparse(np.flatnonzero(full), full[np.flatnonzero(full)], is_sample)
+        bins = np.flatnonzero(full)
+        return listed_histogram(bins, full[bins], is_sample=is_sample)
 
     @staticmethod
     def sparse(bins: Any, counts: Any, is_sample: bool = False) -> Histogram:
@@ -258,8 +259,9 @@ class Histograms:
         start, end = self.ends[row - 1] if row else 0, self.ends[row]
         if start == end:
             return None
-        bins, counts = self.bins[start:end], self.counts[start:end]
-        return Histogram.sparse(bins, counts, bool(self.is_sample[row]))
+        bins = self.bins[start:end].astype(np.int64)
+        counts = self.counts[start:end].astype(np.int64)
+        return listed_histogram(bins, counts, is_sample=bool(self.is_sample[row]))
 
 
 def blank_histograms(number: int) -> Ints:

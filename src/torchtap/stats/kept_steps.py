@@ -100,6 +100,7 @@ class RecentSteps:
         self._totals = Totals()
         self._states: _StatesBySite = {}
         self._running: dict[int, _StatesBySite] = {}
+        self._read: tuple[int, dict[int, Histogram | None]] = ALL_STEPS, {}
 
     # ------------------------------------------------------------------ taken
 
@@ -115,6 +116,7 @@ class RecentSteps:
         """Take further histograms of a step; at some places they replace those before."""
         if step in self._steps:
             self._steps[step].take(parts, partial(self._drop, replaced))
+        self._read = ALL_STEPS, {}
         self._totals.add(parts)
 
     def _drop(self, places: list[int], parts: list[StepHistograms]) -> None:
@@ -177,7 +179,20 @@ class RecentSteps:
         if step == ALL_STEPS:
             return self._totals.of(place)
         kept = self._steps.get(step)
-        return None if kept is None else kept.histogram(place)
+        return None if kept is None else self._histogram_of(kept, step, place)
+
+    def _histogram_of(self, kept: _Step, step: int, place: int) -> Histogram | None:
+        """Return a histogram, which stays until another step is read: tables read a step at once,
+        and are often made again.
+        """
+        if self._read[0] != step:
+            self._read = step, {}
+        of, read = self._read
+        if of != step:  # Another thread reads.
+            return kept.histogram(place)
+        if place not in read:
+            read[place] = kept.histogram(place)
+        return read[place]
 
     def states(self, step: int, place: int) -> States | None:
         """Return the states of a site in a step, or in all, with what is running of it."""

@@ -15,6 +15,8 @@ from torchtap.stats.algebra import Rows
 from torchtap.stats.site_summary import SiteSummary
 from torchtap.stats.statistics import NUM_TENSORS, blank_rows, merged_row
 
+_ASKED = 8
+"""Sites whose steps are looked up one by one, before those of all are."""
 NewRows = Callable[[int, int], Rows]
 """``(steps, sites)``: an array for their rows."""
 _BLANK: list[float] = blank_rows().tolist()
@@ -60,6 +62,8 @@ class RowsByStep:
         self._new_array: NewRows = blank_rows
         self._moved: set[int] = set()
         self._changed: list[int] = []
+        self._num_asked = 0
+        self._is_there: tuple[list[int], NDArray[np.bool_]] | None = None
 
     def __contains__(self, step: int) -> bool:
         return step in self._by_step
@@ -74,6 +78,7 @@ class RowsByStep:
     def add(self, step: int, rows: Rows) -> None:
         """Take the rows of a new step."""
         self._by_step[step] = rows
+        self._forget_what_is_there()
 
     def merge(self, step: int, rows: Rows) -> list[int]:
         """Merge rows into those of a step; return the places whose numbers were replaced."""
@@ -88,6 +93,7 @@ class RowsByStep:
             else:
                 merged[place] = merged_row(merged[place].tolist(), rows[place].tolist())
         self._by_step[step] = merged
+        self._forget_what_is_there()
         if step in self._moved:  # Its rows were handed on as they were before.
             self._moved.discard(step)
             self._changed.append(step)
@@ -96,6 +102,7 @@ class RowsByStep:
     def restore(self, steps: list[int], rows: Rows) -> None:
         """Take all steps at once: rows of them, as :meth:`as_array` gave them."""
         self._by_step = dict(zip(steps, rows, strict=True))
+        self._forget_what_is_there()
         # One array answers for a site in all steps at once; it holds as long as nothing is added.
         is_whole = steps == sorted(steps) and rows.ndim == 3
         self._whole = rows if is_whole and rows.shape[1] == len(self._sites) else None
@@ -141,10 +148,27 @@ class RowsByStep:
 
     def steps_of(self, place: int) -> list[int]:
         """Return steps in which a site was measured."""
-        steps = self.steps
         if self._whole is not None:
-            return [steps[at] for at in np.flatnonzero(self._whole[:, place, NUM_TENSORS]).tolist()]
-        return [step for step in steps if self.at(step, place) is not None]
+            steps, own = self.steps, self._whole[:, place, NUM_TENSORS]
+            return [steps[at] for at in np.flatnonzero(own).tolist()]
+        self._num_asked += 1
+        if self._is_there is None and self._num_asked <= _ASKED:
+            return [step for step in self.steps if self.at(step, place) is not None]
+        steps, is_there = self._is_there or self._find_what_is_there()
+        # A site may have come since: nothing of it was added.
+        own = is_there[place].nonzero()[0].tolist() if place < len(is_there) else []
+        return [steps[at] for at in own]
+
+    def _find_what_is_there(self) -> tuple[list[int], NDArray[np.bool_]]:
+        """Return all steps, and whether each site was measured in them, ``bool[sites, steps]``."""
+        with self._lock:
+            shown = self.snapshot()
+            is_there = np.ascontiguousarray(shown.column(NUM_TENSORS).T != 0)
+            self._is_there = shown.steps.tolist(), is_there
+            return self._is_there
+
+    def _forget_what_is_there(self) -> None:
+        self._is_there, self._num_asked = None, 0
 
     def after(self, last: int | None) -> list[int]:
         """Return steps that came after one, ascending, without looking at all of them."""

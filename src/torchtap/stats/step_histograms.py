@@ -37,7 +37,7 @@ class StepHistograms:
     def of(self, place: int) -> Histogram | None:
         """Return the histogram of one site."""
         places, numbers = self._by_place
-        first, last = np.searchsorted(places, (place, place + 1)).tolist()
+        first, last = places.searchsorted((place, place + 1)).tolist()
         return merged_if_any(map(self.histograms.of, numbers[first:last].tolist()))
 
     @cached_property
@@ -61,6 +61,7 @@ class Totals:
         self._known = b""
         self._addresses = np.zeros(0, dtype=np.int64)
         self._new: list[StepHistograms] = []
+        self._read: dict[int, Histogram] = {}
         self._lock = threading.Lock()
 
     def add(self, parts: list[StepHistograms]) -> None:
@@ -74,17 +75,21 @@ class Totals:
         """Return the histogram of one site; ``None`` if it counted nothing."""
         with self._lock:
             self._add_new()
-            if place not in self._seen:
-                return None
-            return Histogram.of(self._full(place), is_sample=place in self._sampled)
+            if place in self._seen and place not in self._read:
+                is_sample = place in self._sampled
+                self._read[place] = Histogram.of(self._full(place), is_sample=is_sample)
+            return self._read.get(place)
 
     def remove(self, place: int, part: Histogram) -> None:
         """Take out what was added before."""
         with self._lock:
             self._add_new()
+            self._read.pop(place, None)
             self._full(place)[part.bins] -= part.counts
 
     def _add_new(self) -> None:
+        if self._new:
+            self._read.clear()
         for part in self._new:
             if len(part.places):
                 # One by one: joined, they would be memory that is new every time.

@@ -186,7 +186,7 @@ PROGRAMS = [
         net(torch.rand(2))  # raises
         """,
         "net (Decoder)",
-        "Call it with the arguments of its forward",
+        "give what is missing in the call, memory=...",
         (("net(torch.rand(2))", "net(torch.rand(2), torch.rand(2))"),),
         ("missing 1 required positional argument: 'memory'", "(x, memory)"),
     ),

@@ -74,7 +74,7 @@ def _stack(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     is_own = is_of_program(failure)
     is_rows = len(wanted) == len(given) < 3 and wanted[1:] == given[1:]
     if not is_collated(failure) or (is_own and is_rows):
-        return _stacked(failure, wanted, given)
+        return {"is_empty": "", **_stacked(failure, wanted, given)}
     low, high = sorted((wanted, given), key=len)
     is_dims = len(low) != len(high)
     differs = [at for at, (a, b) in enumerate(zip(low, high, strict=False)) if a != b]
@@ -84,12 +84,17 @@ def _stack(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     is_part = len(low) == 2 and differs == [0] and around > 2
     is_long = not is_dims and len(low) == 2 and differs == [1] and around < 3
     # A spectrogram differs in its time alone; so may pictures of one height.
+    shortest, longest = min(low + high, default=0), max(low + high, default=0)
+    is_rest = len(low) == 1 and shortest < longest and max(wanted) > max(given)
     is_spectrum = not is_dims and len(low) == 3 and differs == [2] and low[0] < 3
     return {
         "is_dims": is_dims,
         "low": low,
         "high": high,
         "lacking": _lacking(low, high),
+        "is_empty": str(low if 0 in low else high) if 0 in (*low, *high) else "",
+        "is_rest": is_rest,
+        "longest": longest,
         "is_pictures": not is_dims and len(low) > 1 and differs != [0] and not is_long,
         "is_spectrum": is_spectrum,
         "is_picture": not is_spectrum,
@@ -128,7 +133,8 @@ def _none(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     """The part of the samples that is None, where no sample is None itself."""
     samples = list(_samples(failure))
     is_some = any(one is None for one in samples) and not all(one is None for one in samples)
-    known = {"is_some": is_some, "is_nested": bool(samples) and samples[0] is not None}
+    is_nested = bool(samples) and samples[0] is not None and not is_some
+    known = {"is_some": is_some, "is_nested": is_nested}
     for sample in samples:
         if sample is None:
             break
@@ -172,6 +178,14 @@ def _sample(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
 
 SITUATIONS: dict[str, Situation] = {
     "stack": first_of(
+        SituationRow(
+            "A sample of the batch has no elements ({is_empty}), and {by} stacks samples of one "
+            "shape: {wanted} at 0 and {given} at {at}.",
+            "If it is cut out of a picture or a signal: check that the cut lies inside of it, "
+            "begins before it ends, and that the whole is as large as the cut.",
+            "If it may be empty: leave such samples out of the data set.",
+            when="is_empty",
+        ),
         SituationRow(
             "The samples of a batch have different numbers of dimensions: {wanted} at 0 and "
             "{given} at {at}, and {by} stacks them.",
@@ -223,6 +237,11 @@ SITUATIONS: dict[str, Situation] = {
             "The samples of a batch have different shapes: {wanted} at 0 and {given} at {at}, and "
             "{by} stacks them.",
             _PADDED,
+            (
+                "is_rest",
+                "If it is the rest at the end of a text or signal that is cut into pieces of "
+                "{longest}: leave it out, for start in range(0, len(x) - {longest} + 1, step).",
+            ),
             "Bring all samples to one shape in the data set: crop, resize or pad "
             "(padding='max_length' of a tokenizer).",
             when="is_collated",

@@ -26,14 +26,25 @@ def _optimized(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     inner = given.elts[0] if isinstance(given, ast.List) and len(given.elts) == 1 else given
     text = name if inner is None else written(inner)
     nested = _nested(failure, given)
+    is_state = inner is not None and written(inner).endswith("state_dict()")
+    is_method = inspect.ismethod(_method_of(failure, given))
     return {
         "name": name,
+        "is_method": is_method,
         "parameters": f"{grouped(text)}.parameters()",
         "nested": nested,
-        "is_module": not nested and not isinstance(value, Tensor | str),
+        "is_module": not any((nested, is_method, is_state, isinstance(value, dict | Tensor | str))),
+        "is_dict": is_state or isinstance(value, dict),
         "is_other": isinstance(value, str),
         "is_tensor": isinstance(value, Tensor),
     }
+
+
+def _method_of(failure: Failure, given: ast.expr | None) -> Any:
+    """The method that was given without a call: PyTorch's own frame holds it."""
+    last = failure.frames[-1]
+    held = last.frame.f_locals if last.is_torch else {}
+    return held.get("params") if given is not None else None
 
 
 def _nested(failure: Failure, given: ast.expr | None) -> str:
@@ -150,6 +161,35 @@ def _drawn(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     return {"sampler": type(held.get("self")).__name__ if has_samples else ""}
 
 
+def _alone(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    """Say what needs a process group: a sampler, a wrapper, a norm, or another call."""
+    frame = failure.user
+    node = None if frame is None else frame.expression
+    call = written(node.func) if isinstance(node, ast.Call) else "the call"
+    owners = {type(one.owner).__name__ for one in failure.frames}
+    is_sampler = "DistributedSampler" in owners
+    is_wrapper = bool(owners & {"DistributedDataParallel", "FullyShardedDataParallel"})
+    is_norm = "SyncBatchNorm" in owners
+    return {
+        "call": call.rpartition(".")[2],
+        "is_sampler": is_sampler,
+        "is_wrapper": is_wrapper and not is_sampler,
+        "is_norm": is_norm and not is_wrapper,
+        "is_asked": not is_sampler and not is_wrapper and not is_norm,
+    }
+
+
+def _file(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    """Say what a file begins with that is no pickle: the sign, and what such a file is."""
+    sign = re.search(r"invalid load key, '(.)'|Unsupported operand (\d+)", failure.text)
+    first = "" if sign is None else sign[1] or chr(int(sign[2]))
+    return {
+        "first": first if first.isprintable() else "",
+        "is_page": first == "<",
+        "is_pointer": first == "v",
+    }
+
+
 def _mask_name(failure: Failure) -> str:
     """The mask among the operands: the last tensor of masked_fill, the first of where."""
     tensors = failure.tensors
@@ -168,7 +208,13 @@ SITUATIONS: dict[str, Situation] = {
             "too, [p for one in {nested} for p in one], or put a star before: *{nested} in "
             "itertools.chain.",
         ),
+        ("is_method", "Call the method, which was given itself: {name}()."),
         ("is_module", "Give it the parameters: {parameters}."),
+        (
+            "is_dict",
+            "A dict gives its names. If it is the state of a module: give its parameters, "
+            "model.parameters(); if it holds parameters: {name_it}.values().",
+        ),
         ("is_tensor", "Put the tensor into a list: [{name}]."),
         ("is_other", "Give what holds the parameters: model.parameters()."),
         facts=_optimized,
@@ -284,9 +330,26 @@ SITUATIONS: dict[str, Situation] = {
         "Leave shuffle=True out: the sampler says the order.",
     ),
     "no process group": SituationRow(
-        "torch.distributed was used before its process group was made.",
-        "Make it first, and start the script by torchrun: "
-        "torch.distributed.init_process_group('gloo'), or 'nccl' on GPUs.",
+        "torch.distributed was used in a process without a process group: {call} needs one.",
+        (
+            "is_sampler",
+            "If this is the only process: leave the DistributedSampler out, with shuffle=True of "
+            "the DataLoader, or give it num_replicas=1, rank=0.",
+        ),
+        ("is_wrapper", "If this is the only process: use the module itself, without {call}."),
+        (
+            "is_norm",
+            "If this is the only process: nn.BatchNorm2d in place of nn.SyncBatchNorm.",
+        ),
+        (
+            "is_asked",
+            "If the program is to run alone, too: ask first, if "
+            "torch.distributed.is_initialized(); alone, the rank is 0 of 1.",
+        ),
+        "If several processes train together: make it first, "
+        "torch.distributed.init_process_group('gloo'), or 'nccl' on GPUs, and start the script by "
+        "torchrun.",
+        facts=_alone,
     ),
     "scalar of a transform": SituationRow(
         "torch.func.grad differentiates one number, and the function returned a tensor with "
@@ -371,9 +434,27 @@ SITUATIONS: dict[str, Situation] = {
         "Give both: (h, c), such as (h, torch.zeros_like(h)).",
         facts=_state_pair,
     ),
-    "file that is none": SituationRow(
-        "The file is empty or cut off, or no file of torch.save.",
-        "Save it again, or fetch it whole; read a file object from its beginning: file.seek(0).",
+    "file that is none": first_of(
+        SituationRow(
+            "The file is no file of torch.save: it begins with {first!r}.",
+            (
+                "is_pointer",
+                "If it is a pointer of Git LFS, which begins with 'version https://git-lfs': fetch "
+                "the file itself, git lfs pull.",
+            ),
+            (
+                "is_page",
+                "If it is a page of the web, as a download that was refused: fetch it anew.",
+            ),
+            "Look at its beginning, open(path, 'rb').read(100), and check the path.",
+            when="first",
+        ),
+        SituationRow(
+            "The file is empty or cut off, or no file of torch.save.",
+            "Save it again, or fetch it whole; read a file object from its beginning: "
+            "file.seek(0).",
+        ),
+        facts=_file,
     ),
     "closed to numbers": SituationRow(
         "{op} has no form for a tensor and {given}.",
