@@ -153,6 +153,7 @@ class OffloadEngine:
             evictions.fail,
             prefetch.add,
             prefetch.forget,
+            prefetch.take_and_start,
             self._workers.count_freed,
             ledger.settle,
             self._min_bytes,

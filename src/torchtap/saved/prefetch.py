@@ -96,6 +96,13 @@ class Prefetch:
         self._ledger.move(block, PREFETCHED)
         return True
 
+    def take_and_start(self, block: SavedBlock) -> Any:
+        """Take a prefetched block that backward asks for, and begin to fetch the next."""
+        found = self.take(block)
+        self.note_request(block, was_prefetched=True)
+        self.start()
+        return found
+
     def take(self, block: SavedBlock) -> Any:
         """Take the prefetched content of a block: ``fetch()``'s result, or a future of it."""
         found, block.prefetched = block.prefetched, None

@@ -11,8 +11,9 @@ from torchtap.saved.spill_file import FULL, Extent, SpillFile
 from torchtap.saved.tensor_layout import TensorLayout
 from torchtap.saved.tiers import Tier
 
-Plan = tuple[Tier, bool, SpillFile | None, int, list[Extent] | None]
-"""A tier, whether blocks are prefetched from it, and its :data:`~torchtap.saved.tiers.Direct`."""
+Plan = tuple[Tier, bool, bool, SpillFile | None, int, list[Extent] | None]
+"""A tier, whether blocks are prefetched from it, whether its ``put`` always takes them and at once,
+and its :data:`~torchtap.saved.tiers.Direct`."""
 
 
 class TierChain:
@@ -61,7 +62,8 @@ class TierChain:
         if layout.is_plain and not self._full:
             tier = self.of(layout)[0]
             can_prefetch = not (layout.is_small and tier.is_slow)
-            self.plans[layout] = (tier, can_prefetch, *tier.direct(layout))
+            takes_all = tier.capacity is None and not tier.is_slow
+            self.plans[layout] = (tier, can_prefetch, takes_all, *tier.direct(layout))
 
     def claim(self, layout: TensorLayout) -> Tier | None:
         """Return the first tier that has space for such a tensor; the space is counted as used."""

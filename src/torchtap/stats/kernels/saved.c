@@ -40,7 +40,7 @@ static PyObject *freed, *zero, *none_yet;
     do(_base) do(grad_fn) do(__name__) do(_version) do(count) do(stack) do(tap)      \
     do(path) do(node) do(unfinished) do(popleft) do(extend) do(clear) do(used)       \
     do(name) do(data) do(nbytes) do(heap_nbytes) do(nothing) do(new) do(marks)      \
-    do(_cdata) do(_window) do(_file) do(expect) do(is_done) do(put)
+    do(_cdata) do(_window) do(_file) do(expect) do(is_done) do(put) do(join)
 #define DECLARE(name) static PyObject *n_##name;
 NAMES(DECLARE)
 
@@ -470,10 +470,10 @@ typedef struct {
     PyObject *thread, *operation;         /* ThreadState, _Operation */
     PyObject *modules, *totals, *moved, *waits; /* of the ledger */
     PyObject *known, *queue, *freed, *copying;  /* of the engine */
-    PyObject *plans;                      /* layout -> (tier, is prefetched, file, number, spare) */
+    PyObject *plans;                      /* layout -> a tuple, by the names below */
     PyObject *why_not;                    /* or None */
     PyObject *begin, *fail;               /* of Evictions */
-    PyObject *add_prefetch, *forget;            /* of Prefetch */
+    PyObject *add_prefetch, *forget, *take_and_start; /* of Prefetch */
     PyObject *count_freed;                      /* of Workers */
     PyObject *settle_waits;                     /* of Ledger */
     PyObject *num_forks;
@@ -482,8 +482,11 @@ typedef struct {
 #define HANDED(do)                                                                                 \
     do(acquire) do(release) do(forks) do(thread) do(operation) do(modules) do(totals) do(moved)    \
     do(waits) do(known) do(queue) do(freed) do(copying) do(plans) do(why_not) do(begin) do(fail)   \
-    do(add_prefetch) do(forget) do(count_freed) do(settle_waits)
-enum { NUM_HANDED = 21, REPORTED_FREED = 1 << 20, WINDOW = 1 << 20, MOST_WAITS = 256 };
+    do(add_prefetch) do(forget) do(take_and_start) do(count_freed) do(settle_waits)
+enum { NUM_HANDED = 22, REPORTED_FREED = 1 << 20, WINDOW = 1 << 20, MOST_WAITS = 256 };
+
+/* tier_chain.Plan */
+enum { TIER, CAN_PREFETCH, TAKES_ALL, FILE_OBJECT, FILE_NUMBER, SPARE };
 
 static PyObject *way_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
     (void)keywords;
@@ -658,10 +661,32 @@ static int settle(Way *self) {
 
 /* ------------------------------------------------------------------------------------------ evict */
 
+/* Says to Python that a tier did not take a block: -1 where the error goes on to the caller. */
+static int fail(Way *self, Block *block, PyObject *tier) {
+    PyObject *type, *error, *trace;
+    PyErr_Fetch(&type, &error, &trace);
+    PyErr_NormalizeException(&type, &error, &trace);
+    if (trace)
+        PyException_SetTraceback(error, trace);
+    PyObject *answer =
+        PyObject_CallFunctionObjArgs(self->fail, (PyObject *)block, tier, error, NULL);
+    Py_XDECREF(type);
+    Py_XDECREF(error);
+    Py_XDECREF(trace);
+    Py_XDECREF(answer);
+    return answer ? 0 : -1;
+}
+
+static void hold_in(Block *block, PyObject *tier, PyObject *handle, PyObject *stored_nbytes) {
+    put(&block->handle, handle);
+    put(&block->stored_nbytes, stored_nbytes);
+    put(&block->tier, tier); /* Last: it says that there is something to drop. */
+}
+
 /* Writes a block to an extent of its file: 1, 0 where Python is to do it, -1 with an exception. */
 static int write_block(Way *self, Block *block, PyObject *plan, PyObject *extent) {
-    PyObject *tier = PyTuple_GetItem(plan, 0), *file = PyTuple_GetItem(plan, 2);
-    long number = PyLong_AsLong(PyTuple_GetItem(plan, 3));
+    PyObject *tier = PyTuple_GetItem(plan, TIER), *file = PyTuple_GetItem(plan, FILE_OBJECT);
+    long number = PyLong_AsLong(PyTuple_GetItem(plan, FILE_NUMBER));
     long long offset = PyLong_AsLongLong(PyTuple_GetItem(extent, 0));
     char *data = memory_of(block->alias, number_of(block->layout, n_nbytes));
     if (!data || PyErr_Occurred())
@@ -670,48 +695,71 @@ static int write_block(Way *self, Block *block, PyObject *plan, PyObject *extent
     if (add_to(tier, n_used, PyLong_AsLongLong(size)))
         return -1;
     if (transfer((int)number, data, number_of(block->layout, n_nbytes), offset, 1) < 0) {
-        PyObject *type, *error, *trace;
-        PyErr_Fetch(&type, &error, &trace);
-        PyErr_NormalizeException(&type, &error, &trace);
-        PyObject *spare = PyTuple_GetItem(plan, 4);
-        PyObject *answer = PyList_Append(spare, extent) ? NULL
-                               : PyObject_CallFunctionObjArgs(self->fail, block, tier, error, NULL);
-        Py_XDECREF(type);
-        Py_XDECREF(error);
-        Py_XDECREF(trace);
-        Py_XDECREF(answer);
-        return answer ? 1 : -1;
+        int failed = fail(self, block, tier);
+        return failed || PyList_Append(PyTuple_GetItem(plan, SPARE), extent) ? -1 : 1;
     }
     PyObject *handle = PyTuple_Pack(2, file, extent);
     if (!handle)
         return -1;
-    put(&block->handle, handle);
+    hold_in(block, tier, handle, size);
     Py_DECREF(handle);
-    put(&block->stored_nbytes, size);
-    put(&block->tier, tier); /* Last: it says that there is something to drop. */
     return end_eviction(self, block) ? -1 : 1;
+}
+
+/* Begins to copy a block to a tier that takes all: -1 with an exception. */
+static int copy_block(Way *self, Block *block, PyObject *plan) {
+    PyObject *tier = PyTuple_GetItem(plan, TIER);
+    if (add_to(tier, n_used, number_of(block->layout, n_nbytes)))
+        return -1;
+    PyObject *answer =
+        PyObject_CallMethodObjArgs(tier, n_put, block->alias, block->layout, NULL);
+    if (!answer)
+        return fail(self, block, tier);
+    PyObject *ticket = PyTuple_GetItem(answer, 2);
+    int failed = ticket ? 0 : -1;
+    if (ticket) {
+        hold_in(block, tier, PyTuple_GetItem(answer, 0), PyTuple_GetItem(answer, 1));
+        if (ticket == Py_None) {
+            failed = end_eviction(self, block);
+        } else {
+            put(&block->ticket, ticket);
+            failed = change_state((Totals *)self->totals, block, n_evicting) ||
+                     tell_to(self->copying, n_append, (PyObject *)block);
+        }
+    }
+    Py_DECREF(answer);
+    return failed ? -1 : 0;
+}
+
+/* Writes a block to the extent that was dropped last: -1 with an exception. */
+static int write_to_spare(Way *self, Block *block, PyObject *plan, PyObject *spare) {
+    Py_ssize_t last = PyList_Size(spare) - 1;
+    PyObject *extent = PyList_GetItem(spare, last);
+    Py_INCREF(extent);
+    int has_written = PyList_SetSlice(spare, last, last + 1, NULL)
+                          ? -1
+                          : write_block(self, block, plan, extent);
+    if (!has_written) /* Python finds an extent itself. */
+        has_written = PyList_Append(spare, extent) || tell(self->begin, (PyObject *)block) ? -1 : 1;
+    Py_DECREF(extent);
+    return has_written < 0 ? -1 : 0;
 }
 
 /* Copies a block to its tier; see Evictions.begin. */
 static int evict(Way *self, Block *block) {
     PyObject *plan = PyDict_GetItemWithError(self->plans, block->layout);
-    PyObject *spare = plan ? PyTuple_GetItem(plan, 4) : Py_None;
+    PyObject *spare = plan ? PyTuple_GetItem(plan, SPARE) : Py_None;
     Py_ssize_t num_spare = spare && spare != Py_None ? PyList_Size(spare) : 0;
+    int takes_all = plan && PyTuple_GetItem(plan, TAKES_ALL) == Py_True;
     if (PyErr_Occurred())
         return -1;
-    if (!num_spare)
+    if (!num_spare && !takes_all)
         return tell(self->begin, (PyObject *)block);
     double start = now();
-    PyObject *extent = PyList_GetItem(spare, num_spare - 1);
-    Py_INCREF(extent);
     Py_INCREF(plan);
-    int has_written = PyList_SetSlice(spare, num_spare - 1, num_spare, NULL)
-                          ? -1 : write_block(self, block, plan, extent);
-    if (!has_written) /* Python finds an extent itself. */
-        has_written = PyList_Append(spare, extent) || tell(self->begin, (PyObject *)block) ? -1 : 1;
-    Py_DECREF(extent);
+    int failed = takes_all ? copy_block(self, block, plan) : write_to_spare(self, block, plan, spare);
     Py_DECREF(plan);
-    return has_written < 0 || note_wait(self, now() - start) ? -1 : 0;
+    return failed || note_wait(self, now() - start) ? -1 : 0;
 }
 
 /* The thread's last operation has ended: see OffloadEngine._end_operation. */
@@ -831,7 +879,7 @@ static PyObject *take(Way *self, PyObject *tensor, PyObject *layout, PyObject *p
     unfinished = PyObject_GetAttr(self->operation, n_unfinished);
     if (!reference || !unfinished || PyDict_SetItem(self->known, identity, reference))
         goto end;
-    if (PyTuple_GetItem(plan, 1) == Py_True) {
+    if (PyTuple_GetItem(plan, CAN_PREFETCH) == Py_True) {
         PyObject *done = PyObject_CallFunctionObjArgs(self->add_prefetch, block, reference, NULL);
         Py_XDECREF(done);
         if (!done)
@@ -944,26 +992,35 @@ static PyObject *way_pack(PyObject *op, PyObject *tensor) {
 
 /* ----------------------------------------------------------------------------------------- unpack */
 
-/* Under the lock: the tensor of a resident block, None of one that is to be read, else
-   NotImplemented. */
-static PyObject *resident_or_none(Way *self, Block *block) {
+/* What is counted of a block that comes back: -1 with an exception. */
+static int note_fetch(Way *self, Block *block) {
+    ((Totals *)self->totals)->fetched += number_of(block->layout, n_nbytes);
+    return note_freed(self, number_of(block->layout, n_heap_nbytes));
+}
+
+/* Under the lock: the tensor of a resident block, a tuple of a prefetched one and of a ticket, None
+   of one that is to be read, else NotImplemented. */
+static PyObject *look_up(Way *self, Block *block) {
     Totals *totals = (Totals *)self->totals;
     totals->is_step_over = 1;
     if (settle(self))
         return NULL;
-    if (is_overwritten(block) || PyErr_Occurred())
+    int is_plain = PyDict_Contains(self->plans, block->layout), may_read = block->number == none_yet;
+    if (is_plain != 1 || is_overwritten(block) || PyErr_Occurred())
         return PyErr_Occurred() ? NULL : for_python();
-    if (block->state == n_resident)
+    if (block->state == n_resident && may_read)
         return PyObject_CallFunctionObjArgs(detach, block->alias, NULL);
+    if (block->state == n_prefetched && block->prefetched && PyTuple_Check(block->prefetched)) {
+        totals->num_prefetched++;
+        return note_fetch(self, block) ? NULL
+                   : PyObject_CallFunctionObjArgs(self->take_and_start, (PyObject *)block, NULL);
+    }
     PyObject *plan = PyDict_GetItemWithError(self->plans, block->layout);
-    if (block->state != n_evicted || !plan || PyTuple_GetItem(plan, 0) != block->tier ||
-        PyTuple_GetItem(plan, 2) == Py_None)
+    if (block->state != n_evicted || !may_read || !plan ||
+        PyTuple_GetItem(plan, TIER) != block->tier || PyTuple_GetItem(plan, SPARE) == Py_None)
         return PyErr_Occurred() ? NULL : for_python();
-    totals->fetched += number_of(block->layout, n_nbytes);
     totals->num_waited++;
-    if (note_freed(self, number_of(block->layout, n_heap_nbytes)))
-        return NULL;
-    return none();
+    return note_fetch(self, block) ? NULL : none();
 }
 
 /* Reads an evicted block; see DiskTier.get. */
@@ -985,21 +1042,30 @@ static PyObject *read_block(Block *block) {
     return elements;
 }
 
+/* The elements of what was prefetched; the stream that computes waits for its ticket. */
+static PyObject *arrived(PyObject *found) {
+    PyObject *elements = PyTuple_GetItem(found, 0), *ticket = PyTuple_GetItem(found, 1);
+    if (!ticket || (ticket != Py_None && tell_to(ticket, n_join, NULL)))
+        return NULL;
+    Py_INCREF(elements);
+    return elements;
+}
+
 static PyObject *way_unpack(PyObject *op, PyObject *packed) {
     Way *self = (Way *)op;
     Block *block = (Block *)packed;
-    if ((PyTypeObject *)Py_TYPE(packed) != block_type || block->number != none_yet ||
-        PySet_Size(open_engines) || PySet_Size(open_editors) || has_forked(self))
+    if ((PyTypeObject *)Py_TYPE(packed) != block_type || PySet_Size(open_engines) ||
+        PySet_Size(open_editors) || has_forked(self))
         return PyErr_Occurred() ? NULL : for_python();
     double start = now();
-    WITH_LOCK(self, found, resident_or_none(self, block))
-    if (found != Py_None)
+    WITH_LOCK(self, found, look_up(self, block))
+    if (!found || (found != Py_None && !PyTuple_Check(found)))
         return found;
+    PyObject *tensor = found == Py_None ? read_block(block) : arrived(found);
     Py_DECREF(found);
-    found = read_block(block);
-    if (found && note_wait(self, now() - start))
-        Py_CLEAR(found);
-    return found;
+    if (tensor && note_wait(self, now() - start))
+        Py_CLEAR(tensor);
+    return tensor;
 }
 
 static PyMemberDef way_members[] = {{NULL, 0, 0, 0, NULL}};
