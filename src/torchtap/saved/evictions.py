@@ -81,7 +81,8 @@ class Evictions:
         try:
             ticket = put(block, tier)
         except BaseException as error:
-            self.fail(block, tier, error)
+            if self.fail(block, tier, error):
+                raise
         else:
             if ticket is None:
                 self._end(block)
@@ -100,8 +101,8 @@ class Evictions:
             put(block, tier)
         except BaseException as error:
             with self._lock:
-                self._fail(block, tier, error)
-            if not isinstance(error, OSError):
+                goes_on = self.fail(block, tier, error)
+            if goes_on:
                 raise
         else:
             with self._lock:
@@ -121,20 +122,11 @@ class Evictions:
         free_memory(block)
         self._workers.count_freed(block.layout.heap_nbytes)
 
-    def fail(self, block: SavedBlock, tier: Tier, error: BaseException) -> None:
-        """Keep a block resident that its tier did not take, in the thread that asked for it.
-
-        Raises:
-            BaseException: the error, if it is not of the disk.
-        """
-        self._fail(block, tier, error)
-        if not (tier.is_slow and isinstance(error, OSError)):
-            raise error
-
-    def _fail(self, block: SavedBlock, tier: Tier, error: BaseException) -> None:
-        """Keep a block resident that its tier did not take."""
+    def fail(self, block: SavedBlock, tier: Tier, error: BaseException) -> bool:
+        """Keep a block resident that its tier did not take; says whether the error is to go on."""
         self._chain.failed(tier, block.layout, error)
         self._ledger.move(block, RESIDENT)
+        return not (tier.is_slow and isinstance(error, OSError))
 
     def settle(self) -> None:
         """Free the memory of the blocks whose copies have ended."""

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 _WORTH = 16 << 20
 """Least unused bytes for which the heap is trimmed."""
@@ -52,7 +52,7 @@ class _Heap:
         self._trim = _c_function("malloc_trim")
         self._mallinfo = _c_function("mallinfo2")  # From glibc 2.33 on.
         if self._mallinfo is not None:
-            self._mallinfo.restype = _Mallinfo  # type: ignore[attr-defined]
+            self._mallinfo.restype = _Mallinfo
         self.can_give_back = self._trim is not None
         self._unused = -_WORTH
 
@@ -83,11 +83,12 @@ class _Heap:
         return int(anonymous - use.uordblks - use.hblkhd)
 
 
-def _c_function(name: str) -> Callable[..., int] | None:
+def _c_function(name: str) -> Any:
+    """Return a function of the C library, or ``None`` where it has none of that name."""
     try:
         # glibc has them, musl and macOS do not; PyTorch's CPU allocator is posix_memalign, whose
         # freed blocks stay in the heap of the process (c10/core/impl/alloc_cpu.cpp).
-        found: Callable[..., int] | None = getattr(ctypes.CDLL(None), name, None)
+        found = getattr(ctypes.CDLL(None), name, None)
     except (OSError, TypeError):  # Windows has no such name for the process itself.
         return None
     return found if os.name == "posix" else None

@@ -204,8 +204,8 @@ class OffloadEngine:
             return self._tensor_of(packed.ref.block, packed.layout)
         # Of the pair below ours, in its own form: a library that offloads too gets back what it
         # packed.
-        tensor = packed.unpack(packed.packed)
-        return tensor
+        unpacked: Tensor = packed.unpack(packed.packed)
+        return unpacked
 
     def _layout_or_reason(self, tensor: Tensor) -> TensorLayout | str:
         """Return the layout of a tensor that is to be moved, or why it is kept."""

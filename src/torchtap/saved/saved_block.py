@@ -18,7 +18,7 @@ RESIDENT, EVICTING, EVICTED = "resident", "evicting", "evicted"
 PREFETCHED = "prefetched"
 """Evicted, and fetched before backward has asked for it."""
 
-Identity = tuple[int, int, int, tuple[Any, ...]]
+Identity = tuple[int, int, int | torch.SymInt, tuple[Any, ...]]
 """Equal for two saved tensors exactly if they are the same numbers in the same memory: id of the
 storage object, version, storage offset, and ``marks`` of the layout."""
 Freed = tuple[str, TensorLayout, Identity, int, Tier | None, int]

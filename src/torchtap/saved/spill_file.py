@@ -92,13 +92,10 @@ class SpillFile:
             with self._lock:
                 return self._cut(wanted)
 
-    def spare(self, nbytes: int) -> tuple[int, list[Extent]] | None:
-        """Return the number of the file, and the list of dropped extents of one length.
-
-        ``None`` before the first extent of that length was cut.
-        """
-        extents = self._spare.get(aligned(nbytes))
-        return None if extents is None else (self._file, extents)
+    def spare(self, nbytes: int) -> tuple[int, list[Extent]]:
+        """Return the number of the file, and the list of dropped extents of one length."""
+        with self._lock:
+            return self._file, self._spare.setdefault(aligned(nbytes), [])
 
     def _cut(self, wanted: int) -> Extent:
         offset = self._free.take(wanted)

@@ -116,10 +116,9 @@ class DiskTier:
 
     def direct(self, layout: TensorLayout) -> Direct:
         """Return the file, for small tensors: what is larger is written by a worker."""
-        found = self._file.spare(layout.nbytes) if layout.is_small else None
-        if found is None or self.capacity is not None or self._forks != forks.count:
+        if not layout.is_small or self.capacity is not None or self._forks != forks.count:
             return _BY_PYTHON
-        return self._file, *found
+        return self._file, *self._file.spare(layout.nbytes)
 
     def sync(self) -> None:
         """Wait until all that was written is on the disk."""

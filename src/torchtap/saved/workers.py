@@ -35,7 +35,7 @@ class Workers:
         return self._pool[1].submit(call, *args)
 
     def count_freed(self, nbytes: int) -> None:
-        """Count memory of the C library that was freed; every :data:`_TRIM_EVERY` bytes, trim the heap of the C library."""
+        """Count memory of the heap that was freed; every :data:`_TRIM_EVERY` bytes, trim it."""
         self._freed_nbytes += nbytes
         if self._freed_nbytes > _TRIM_EVERY and heap.can_give_back and self.is_open:
             self._freed_nbytes = 0

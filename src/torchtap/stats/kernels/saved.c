@@ -670,11 +670,16 @@ static int fail(Way *self, Block *block, PyObject *tier) {
         PyException_SetTraceback(error, trace);
     PyObject *answer =
         PyObject_CallFunctionObjArgs(self->fail, (PyObject *)block, tier, error, NULL);
+    int goes_on = answer ? PyObject_IsTrue(answer) : -1;
+    Py_XDECREF(answer);
+    if (goes_on == 1) {
+        PyErr_Restore(type, error, trace);
+        return -1;
+    }
     Py_XDECREF(type);
     Py_XDECREF(error);
     Py_XDECREF(trace);
-    Py_XDECREF(answer);
-    return answer ? 0 : -1;
+    return goes_on;
 }
 
 static void hold_in(Block *block, PyObject *tier, PyObject *handle, PyObject *stored_nbytes) {
@@ -696,7 +701,7 @@ static int write_block(Way *self, Block *block, PyObject *plan, PyObject *extent
         return -1;
     if (transfer((int)number, data, number_of(block->layout, n_nbytes), offset, 1) < 0) {
         int failed = fail(self, block, tier);
-        return failed || PyList_Append(PyTuple_GetItem(plan, SPARE), extent) ? -1 : 1;
+        return PyList_Append(PyTuple_GetItem(plan, SPARE), extent) || failed ? -1 : 1;
     }
     PyObject *handle = PyTuple_Pack(2, file, extent);
     if (!handle)
