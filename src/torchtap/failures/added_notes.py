@@ -19,7 +19,7 @@ from torchtap.failures.failure import Explanation, Failure, place_of
 from torchtap.failures.message_patterns import KnownMessage, is_from_torch, recognise
 from torchtap.failures.misplaced_members import misplaced
 from torchtap.failures.traceback_frame import forget
-from torchtap.failures.value_chains import rows_of
+from torchtap.failures.value_chains import placed, rows_of
 
 HEAD = "torchtap:"
 """How every note of ours begins."""
@@ -88,6 +88,8 @@ def explain(
     way = misplaced(failure)
     if way:
         explanation = explanation._replace(ways=(way, *explanation.ways))
+    ways = tuple(placed(failure, one) for one in explanation.ways)
+    explanation = explanation._replace(ways=ways)
     return failure, known, explanation
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from torch import nn
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
-from torchtap.core.source_files import is_of_library
+from torchtap.core.source_files import is_of_library, is_of_standard
 from torchtap.failures.assignments import Assignment
 from torchtap.failures.parsed_source import source_tree
 from torchtap.failures.scopes import (
@@ -26,13 +26,15 @@ from torchtap.failures.scopes import (
     given_to,
     method_of,
     methods_of,
+    path_to,
     returned_scope,
 )
 from torchtap.failures.traceback_frame import MISSING
 
 _MOST_STEPS = 48
-_CASTS = frozenset({"to", "type", "float", "double", "half", "bfloat16", "long", "int", "bool"})
-_SAME = _CASTS | {"cuda", "cpu", "detach", "clone", "contiguous", "eval", "train", "requires_grad_"}
+CASTS = frozenset({"to", "type", "float", "double", "half", "bfloat16", "long", "int", "bool"})
+"""Methods that return a tensor of another dtype, or on another device."""
+_SAME = CASTS | {"cuda", "cpu", "detach", "clone", "contiguous", "eval", "train", "requires_grad_"}
 """Methods that return a tensor or a module with the shape of their own."""
 _PASSED_ON = frozenset({"iter", "list", "tuple", "tqdm", "reversed", "sorted", "track"})
 """Functions whose items are those of their first argument."""
@@ -64,6 +66,8 @@ def _before(one: Expression) -> Expression | None:
             return _of_name(one, name)
         case ast.Attribute():
             return _of_attribute(one, one.node)
+        case ast.Subscript(value=base, slice=ast.Slice()) if not one.path:
+            return one.part(base)
         case ast.Subscript(value=base, slice=key):
             at = one.scope.value_of(key)
             is_item = type(at) in (int, str) and not _is_tensor_like(one.scope.value_of(base))
@@ -96,9 +100,24 @@ def _of_display(one: Expression) -> Expression | None:
             fitting = [value for at, value in zip(held, values, strict=True) if at == key]
             if len(fitting) == 1 and MISSING not in held:
                 return one.part(fitting[0], tuple(rest))
-        case ast.ListComp(elt=element) | ast.GeneratorExp(elt=element):
-            return one.part(element, tuple(rest))
+        case (
+            ast.ListComp(elt=element, generators=[over])
+            | ast.GeneratorExp(elt=element, generators=[over])
+        ):
+            return _of_round(one, element, over)
     return None
+
+
+def _of_round(one: Expression, element: ast.expr, over: ast.comprehension) -> Expression | None:
+    """Return what a comprehension gives in one round, in which its names have their items."""
+    key = None if over.ifs else one.path[0]
+    names = {node.id for node in ast.walk(over.target) if isinstance(node, ast.Name)}
+    paths = {name: path_to(over.target, name) for name in names}
+    bound = {
+        name: one.part(over.iter, (key, *path)) for name, path in paths.items() if path is not None
+    }
+    scope = dataclasses.replace(one.scope, bound={**one.scope.bound, **bound})
+    return Expression(element, scope, one.path[1:], one.at)
 
 
 # ---------------------------------------------------------------------- names
@@ -106,6 +125,13 @@ def _of_display(one: Expression) -> Expression | None:
 
 def _of_name(one: Expression, name: str) -> Expression | None:
     scope = one.scope
+    if name in scope.bound:
+        return _with_path(scope.bound[name], one.path)
+    around = scope.around(one.node, name)
+    if isinstance(around, Expression):
+        return _with_path(around, one.path)
+    if around is not None:
+        return _of_name(Expression(one.node, around, one.path, around.line), name)
     if name == "self" and scope.frame is None and scope.itself is not None:
         return _with_path(scope.itself, one.path)
     made = scope.assignments(name, one.line)
@@ -116,12 +142,29 @@ def _of_name(one: Expression, name: str) -> Expression | None:
         return _as_it_was_given(one, name) if is_argument else None
     if is_argument:
         return _with_path(scope.argument(name), one.path)
-    outer = scope.outer(name)
+    outer = _around(scope, name)
     if outer is None:
         return None
+    if name in outer.parameters:
+        return _of_name(Expression(one.node, outer, one.path, outer.line), name)
     made = outer.assignments(name, outer.line)
     moved = Expression(one.node, outer, one.path)
     return _of_assignment(moved, made[0], name) if len(made) == 1 else None
+
+
+def _around(scope: Scope, name: str) -> Scope | None:
+    """Return the function or file that has a name which a function only reads."""
+    outer = scope.outer(name)
+    frame = scope.frame
+    if outer is not None or frame is None or name not in frame.code.co_freevars:
+        return outer
+    # The function around has returned: the one in which the name of this one was returned.
+    call = scope.caller
+    if call is None or not isinstance(call.node, ast.Call):
+        return None
+    made = end_of(call.part(call.node.func))
+    is_returned = isinstance(made.node, ast.Name) and made.node.id == frame.code.co_name
+    return made.scope if is_returned and made.scope.frame is None else None
 
 
 def _as_it_was_given(one: Expression, name: str) -> Expression | None:
@@ -138,29 +181,14 @@ def _with_path(one: Expression | None, path: Path) -> Expression | None:
 def _of_assignment(one: Expression, made: Assignment, name: str) -> Expression | None:
     match made.statement:
         case ast.For(target=target, iter=over) | ast.AsyncFor(target=target, iter=over):
-            path = _path_to(target, name)
-            return None if path is None else one.part(over, (None, *path, *one.path))
+            path = path_to(target, name)
+            return None if path is None else Expression(over, one.scope, (None, *path, *one.path))
         case ast.Assign(targets=[*_, target], value=value) if made.value is value:
-            path = _path_to(target, name)
-            return one.part(value, (*(path or ()), *one.path))
+            path = path_to(target, name)
+            return Expression(value, one.scope, (*(path or ()), *one.path))
     if made.value is None or made.value is one.node:
         return None
-    return one.part(made.value, one.path)
-
-
-def _path_to(target: ast.expr, name: str) -> Path | None:
-    """Return the items that a name gets of what is assigned to a target."""
-    match target:
-        case ast.Name(id=own):
-            return () if own == name else None
-        case ast.Tuple(elts=elements) | ast.List(elts=elements):
-            for at, element in enumerate(elements):
-                if isinstance(element, ast.Starred):
-                    return None
-                path = _path_to(element, name)
-                if path is not None:
-                    return (at, *path)
-    return None
+    return one.elsewhere(made.value)
 
 
 # ---------------------------------------------------------------------- attributes
@@ -178,7 +206,7 @@ def _of_attribute(one: Expression, node: ast.Attribute) -> Expression | None:
     if owner is MISSING:
         owner = one.scope.value_of(node.value)
     kind = type(owner) if owner is not MISSING else _class_of(end_of(base))
-    if kind is None or is_of_library(_file_of(kind)):
+    if kind is None or is_of_library(_file_of(kind, base.scope.file)):
         return _of_namespace(one, base, attr)
     return _with_path(_set_by_class(kind, owner, base, attr), one.path)
 
@@ -191,19 +219,46 @@ def _set_in(tree: ast.AST | None, target: ast.Attribute, line: int) -> Iterator[
         node = waiting.pop(0)
         if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Lambda | ast.expr):
             continue
-        given = node.targets if isinstance(node, ast.Assign) and node.lineno < line else []
-        if any(isinstance(one, ast.Attribute) and ast.unparse(one) == wanted for one in given):
-            yield node.value  # type: ignore[attr-defined]
+        if isinstance(node, ast.Assign) and node.lineno < line:
+            yield from _given_in(node, wanted)
         waiting[:0] = list(ast.iter_child_nodes(node))
 
 
-def _file_of(kind: type) -> str:
-    """Return the file of a class; empty of one whose methods stand in none, as of a dataclass."""
+def _given_in(statement: ast.Assign, wanted: str) -> Iterator[ast.expr]:
+    """Yield what an assignment gives an attribute: ``b`` of ``self.x, self.y = a, b``."""
+    for target in statement.targets:
+        match target, statement.value:
+            case ast.Attribute(), value if ast.unparse(target) == wanted:
+                yield value
+            case ast.Tuple(elts=targets), ast.Tuple(elts=values) if len(targets) == len(values):
+                for one, value in zip(targets, values, strict=True):
+                    if isinstance(one, ast.Attribute) and ast.unparse(one) == wanted:
+                        yield value
+
+
+def _file_of(kind: type, near: str) -> str:
+    """Return the file of a class; the one near by where its methods stand in none.
+
+    The methods of a dataclass are written by Python.
+    """
     methods = (held for held in vars(kind).values() if isinstance(held, FunctionType))
     files = [one.__code__.co_filename for one in methods]
-    found = next((one for one in files if one != "<string>"), "")
-    module = sys.modules.get(kind.__module__)
-    return found or (getattr(module, "__file__", None) or "" if module is not None else "")
+    found = next((one for one in files if one[:1] != "<" and not is_of_standard(one)), "")
+    if found or _body_of(kind, near):
+        return found or near
+    return str(getattr(sys.modules.get(kind.__module__), "__file__", ""))
+
+
+def _body_of(kind: type, file: str) -> list[ast.stmt]:
+    """Return the statements of a class that stands in a file; none if it does not, or twice."""
+    tree = source_tree(file)
+    nodes = list(ast.walk(tree)) if tree is not None else []
+    bodies = [one.body for one in nodes if _is_class(one, kind.__name__)]  # type: ignore[attr-defined]
+    return bodies[0] if len(bodies) == 1 else []
+
+
+def _is_class(node: ast.AST, name: str) -> bool:
+    return isinstance(node, ast.ClassDef) and node.name == name
 
 
 def _set_by_class(kind: type, owner: Any, base: Expression, attr: str) -> Expression | None:
@@ -261,23 +316,14 @@ def _of_field(kind: type, base: Expression, attr: str) -> Expression | None:
         given = given_to(call, fields, attr)
         if given is not None:
             return given
-    file = _file_of(kind) or base.scope.file
-    tree = source_tree(file)
-    bodies = (
-        [
-            node.body
-            for node in ast.walk(tree)
-            if isinstance(node, ast.ClassDef) and node.name == kind.__name__
-        ]
-        if tree is not None
-        else []
-    )
-    for statement in bodies[0] if len(bodies) == 1 else ():
+    file = _file_of(kind, call.scope.file)
+    for statement in _body_of(kind, file):
         match statement:
-            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value) if name == attr:
-                return Expression(value, Scope(tree, file, base.scope.frames))
-            case ast.Assign(targets=[ast.Name(id=name)], value=value) if name == attr:
-                return Expression(value, Scope(tree, file, base.scope.frames))
+            case (
+                ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value)
+                | ast.Assign(targets=[ast.Name(id=name)], value=value)
+            ) if name == attr:
+                return Expression(value, Scope(source_tree(file), file, base.scope.frames))
     return None
 
 
@@ -375,9 +421,10 @@ def _of_loader(one: Expression, node: ast.Call) -> Expression | None:
 def _of_data(data: Expression, path: Path) -> Expression | None:
     """Return the expression that an item of a data set is made of."""
     held = data.value
-    if isinstance(held, Subset | TensorDataset | DataLoader) or held is MISSING:
+    kind = type(held) if held is not MISSING else _class_of(end_of(data))
+    if kind is None or issubclass(kind, Subset | TensorDataset | DataLoader):
         return _with_path(data, path)
-    function = method_of(type(held), "__getitem__") or method_of(type(held), "__iter__")
+    function = method_of(kind, "__getitem__") or method_of(kind, "__iter__")
     if function is None or is_of_library(function.__code__.co_filename):
         return _with_path(data, path)
     return _returned(function, data, path[1:], owner=held, itself=data)
@@ -396,9 +443,9 @@ def _of_function(one: Expression, node: ast.Call) -> Expression | None:
             return None
         return _returned(forward, one, one.path, one._replace(path=()), called, itself)
     if isinstance(func, ast.Attribute):
-        owner = scope.value_of(func.value)
-        method = None if owner is MISSING else method_of(type(owner), func.attr)
-        itself = one.part(func.value)
+        owner, itself = scope.value_of(func.value), one.part(func.value)
+        kind = type(owner) if owner is not MISSING else _class_of(end_of(itself))
+        method = None if kind is None else method_of(kind, func.attr)
         if method is not None:
             return _returned(method, one, one.path, one._replace(path=()), owner, itself)
     return None
@@ -417,16 +464,21 @@ def _returned(
     if scope is None or scope.tree is None:
         return None
     found = list(_results(scope.tree))
-    texts = {ast.unparse(value) for value in found}
-    return Expression(found[-1], scope, path) if len(texts) == 1 else None
+    texts = {ast.unparse(result.value) for result in found if result.value is not None}
+    if len(texts) != 1:
+        return None
+    # A call of a generator gives its items, and each is what it yields.
+    is_generator = call is not None and isinstance(found[-1], ast.Yield) and path[:1] == (None,)
+    value = found[-1].value
+    return Expression(value, scope, path[is_generator:]) if value is not None else None
 
 
-def _results(tree: ast.AST) -> Iterator[ast.expr]:
+def _results(tree: ast.AST) -> Iterator[ast.Return | ast.Yield]:
     waiting = list(ast.iter_child_nodes(tree))
     while waiting:
         node = waiting.pop(0)
         if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Lambda):
             continue
         if isinstance(node, ast.Return | ast.Yield) and node.value is not None:
-            yield node.value
+            yield node
         waiting[:0] = list(ast.iter_child_nodes(node))

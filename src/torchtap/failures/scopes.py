@@ -7,7 +7,7 @@ import builtins
 import inspect
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from types import FunctionType
 from typing import Any, NamedTuple
@@ -22,6 +22,8 @@ from torchtap.failures.traceback_frame import MISSING, TracebackFrame, item_of, 
 _CALLS = os.path.join(TORCH, "nn", "modules", "module.py")
 """The file whose functions run the ``forward`` of a module."""
 _WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel)
+COMPREHENSIONS = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"})
+"""Names of the functions that Python makes of comprehensions."""
 _END = 1 << 30
 """A line below all others: a function that runs later finds the names of its file as they ended."""
 Path = tuple[int | str | None, ...]
@@ -70,11 +72,15 @@ class Expression(NamedTuple):
         return value
 
     def part(self, node: ast.expr, path: Path = ()) -> Expression:
-        """Return another expression of the same function."""
+        """Return a part of this expression."""
         return Expression(node, self.scope, path, self.at)
 
+    def elsewhere(self, node: ast.expr) -> Expression:
+        """Return an expression of another line of the function, with the items of this one."""
+        return Expression(node, self.scope, self.path)
 
-@dataclass(frozen=True, eq=False)
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Scope:
     """A function that is running or has returned, or a file.
 
@@ -88,6 +94,7 @@ class Scope:
         owner: the value of ``self`` in it.
         call: that ran it, where the source tells.
         itself: the expression of which ``self`` is the value.
+        bound: the expressions that the names of a comprehension stand for, in one of its rounds.
     """
 
     tree: ast.AST | None
@@ -99,6 +106,7 @@ class Scope:
     owner: Any = MISSING
     call: Expression | None = None
     itself: Expression | None = None
+    bound: Mapping[str, Expression] = field(default_factory=dict)
 
     def assignments(self, name: str, line: int) -> list[Assignment]:
         """Return the statements, one of which gave a name its value before a line ran."""
@@ -140,6 +148,11 @@ class Scope:
         given = given_to(call, self.parameters[is_bound:], name)
         return given or (None if _is_open(call.node) else self._default(name))
 
+    @property
+    def caller(self) -> Expression | None:
+        """Return the call that ran the function; ``None`` where the source does not tell."""
+        return self._called()[0]
+
     def _called(self) -> tuple[Expression | None, bool, Expression | None]:
         """Return the call that ran the function, whether it is a method, and of what."""
         is_method = self.parameters[:1] in (("self",), ("cls",))
@@ -149,8 +162,8 @@ class Scope:
         if found is None:
             return None, is_method, None
         caller, is_direct = found
-        node = caller.expression
-        if not isinstance(node, ast.Call):
+        node = _call_in(caller, self.frame)
+        if node is None:
             return None, is_method, None
         call = Expression(node, scope_of(caller, self.frames))
         own = node.func.value if isinstance(node.func, ast.Attribute) else None
@@ -173,6 +186,28 @@ class Scope:
             if node is not None
         }
         return Expression(pairs[name], self) if name in pairs else None
+
+    def around(self, node: ast.expr, name: str) -> Expression | Scope | None:
+        """Return what a comprehension that runs as a function finds outside of itself.
+
+        Returns:
+            what it goes over, with the items that it gives to the name; the function around it for
+            any other name. ``None`` of a function.
+        """
+        if self.frame is None or self.frame.code.co_name not in COMPREHENSIONS:
+            return None
+        further = self.frames[: self.frame.depth]
+        frames = (one for one in reversed(further) if one.is_user and one.file == self.file)
+        frame = next(frames, None)
+        if frame is None:
+            return None
+        outer = scope_of(frame, self.frames)
+        for one in ast.walk(self.tree) if self.tree is not None else ():
+            for over in getattr(one, "generators", ()):
+                path = path_to(over.target, name)
+                if path is not None and any(part is node for part in ast.walk(one)):
+                    return Expression(over.iter, outer, (None, *path))
+        return outer
 
     def outer(self, name: str) -> Scope | None:
         """Return the function or file further out that has a name of its own."""
@@ -262,6 +297,45 @@ def _caller_of(
             return None
         is_direct = False
     return None
+
+
+def path_to(target: ast.expr, name: str) -> Path | None:
+    """Return the items that a name gets of what is assigned to a target."""
+    match target:
+        case ast.Name(id=own):
+            return () if own == name else None
+        case ast.Tuple(elts=elements) | ast.List(elts=elements):
+            for at, element in enumerate(elements):
+                if isinstance(element, ast.Starred):
+                    return None
+                path = path_to(element, name)
+                if path is not None:
+                    return (at, *path)
+    return None
+
+
+def _call_in(caller: TracebackFrame, frame: TracebackFrame) -> ast.Call | None:
+    """Return the call that ran a frame; ``None`` where it is not one alone.
+
+    A generator runs while another function asks for its items: ``list(batches(data))``.
+    """
+    node = caller.expression
+    inside = ast.walk(node) if node is not None else ()
+    fitting = [one for one in inside if isinstance(one, ast.Call) and _runs(one, caller, frame)]
+    return fitting[0] if len(fitting) == 1 or (fitting and fitting[0] is node) else None
+
+
+def _runs(call: ast.Call, caller: TracebackFrame, frame: TracebackFrame) -> bool:
+    """Return whether a call ran the function of a frame, as far as its name or value tells."""
+    held, name = caller.value_of(call.func), frame.code.co_name
+    if isinstance(held, FunctionType):
+        return inspect.unwrap(held).__code__ is frame.code or held.__code__ is frame.code
+    if isinstance(held, type):
+        return name == "__init__"
+    if held is not MISSING:
+        return isinstance(held, nn.Module) or name == "__call__"
+    func = call.func
+    return getattr(func, "attr", getattr(func, "id", name)) == name
 
 
 def _runs_its_first(frame: TracebackFrame) -> bool:

@@ -405,6 +405,7 @@ REFUSED = [
         "dist.all_reduce(x) if True else None  # raises",
         "init_process_group('gloo')",
         ("if True", "if dist.is_initialized()"),
+        "assert x.tolist() == [1, 1]",
     ),
     _one(
         "A list that is added to a tensor",

@@ -118,7 +118,15 @@ def _stacked(failure: Failure, wanted: list[int], given: list[int]) -> Mapping[s
     text = written(node.args[0]) if isinstance(node, ast.Call) and node.args else ""
     padded = f"torch.nn.utils.rnn.pad_sequence({text}, batch_first=True)"
     is_named = is_rows and text.isidentifier()
-    return {"is_rows": padded if is_named else "", "is_any": not is_named}
+    held = [] if frame is None or not is_named else frame.value_of(ast.Name(text, ast.Load()))
+    sizes = [len(one) for one in held if isinstance(one, Tensor) and one.dim()] if is_rows else []
+    is_last = len(sizes) > 2 and len(set(sizes[:-1])) == 1 and sizes[-1] < sizes[0]
+    return {
+        "joined": f"torch.cat({text})" if is_last else "",
+        "is_rows": padded if is_named else "",
+        "is_any": not is_named,
+        "is_other": not is_last,
+    }
 
 
 def _lacking(low: list[int], high: list[int]) -> str:
@@ -249,6 +257,11 @@ SITUATIONS: dict[str, Situation] = {
         SituationRow(
             "torch.stack takes tensors of one shape, and got {wanted} at 0 and {given} at {at}.",
             (
+                "joined",
+                "If each is what one batch gave, of which the last is smaller, put them one behind "
+                "the other: {joined}.",
+            ),
+            (
                 "is_rows",
                 "If each is one sample of a batch, fill all up to the longest, and mark what is "
                 "padding: {is_rows}.",
@@ -258,7 +271,11 @@ SITUATIONS: dict[str, Situation] = {
                 "If each is one sample of a batch, bring them to one shape first: cut or pad them, "
                 "torch.nn.utils.rnn.pad_sequence(..., batch_first=True).",
             ),
-            "If they are to stand one behind the other, in a dimension that they have: torch.cat.",
+            (
+                "is_other",
+                "If they are to stand one behind the other, in a dimension that they have: "
+                "torch.cat.",
+            ),
             about="tensors",
         ),
         facts=_stack,

@@ -42,17 +42,32 @@ def _ways_to_concatenate(
         return
     one, two = shapes
     differing = [at for at, (a, b) in enumerate(zip(one, two, strict=True)) if a != b]
-    if dim == 1:
-        yield from maps_of_one_size(first, one, other, two)
+    turned = list(_turned_channels(first, one, other, two)) if dim == 1 else []
+    maps = [] if turned or dim != 1 else list(maps_of_one_size(first, one, other, two))
+    yield from (*turned, *maps)
     if dim == 0 and differing == [1] and len(one) == 3:
         yield _filled_up(first, one[1], other, two[1])
-    if len(differing) == 1 and not repeated:
+    if len(differing) == 1 and not repeated and not maps:
         yield (
             f"If they are parts that follow each other in dimension {differing[0]}, concatenate "
             f"along it: dim={differing[0]}."
         )
-    if 0 in differing and dim != 0:
+    if 0 in differing and dim != 0 and not repeated:
         yield samples_of_one_batch((one[0], two[0]))
+
+
+def _turned_channels(first: str, one: list[int], other: str, two: list[int]) -> Iterator[str]:
+    """Yield the way out where one of two batches of pictures has its channels last."""
+    for name, here, there in ((first, one, two), (other, two, one)):
+        if (
+            len(here) == 4
+            and [here[0], *here[1:3]] == [there[0], *there[2:]]
+            and here[2:] != there[2:]
+        ):
+            yield (
+                f"If the channels of {name} stand last, put them behind the batch: "
+                f"{grouped(name)}.movedim(-1, 1)."
+            )
 
 
 def _filled_up(first: str, one: int, other: str, two: int) -> str:

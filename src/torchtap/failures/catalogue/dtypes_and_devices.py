@@ -132,8 +132,36 @@ def _product(failure: Failure, found: re.Match[str]) -> Explanation:
     )
 
 
+def _ways_of_kinds(name: str, value: Tensor, module: str) -> list[str]:
+    """Return the ways out of an input that a conversion would spoil: quantized, or complex."""
+    it = grouped(name)
+    if value.is_quantized:
+        return [
+            f"If {module} is to compute in floats, leave the quantized numbers before it: "
+            f"{it}.dequantize(), or DeQuantStub() there.",
+            "If it was to be quantized as well, give it a qconfig before the model is prepared and "
+            "converted.",
+        ]
+    if value.is_complex():
+        return [
+            f"If the magnitude is meant: {it}.abs(); if the real part alone: {it}.real.",
+            f"To keep both parts, as two real numbers: torch.view_as_real({it}), with a layer that "
+            "takes twice as many features.",
+            "If the model is to compute with complex numbers, make the layer so: "
+            f"dtype={value.dtype}.",
+        ]
+    return []
+
+
 def _weighted(failure: Failure, name: str, value: Tensor, weight: Tensor) -> Explanation:
     mine, theirs = dtype_text(value), dtype_text(weight)
+    special = _ways_of_kinds(name, value, failure.module_text)
+    if special:
+        return Explanation(
+            f"{failure.module_text} has parameters of {theirs}, and its input is {mine}.",
+            tuple(special),
+            failure.details(),
+        )
     converted = replaced(name, f"to(torch.{theirs})")
     ways = [f"Convert the input: {converted}."]
     if mine == "uint8" and isinstance(failure.module, _CONVOLUTIONS):
@@ -198,11 +226,16 @@ def _meaning(failure: Failure, index: Operand, *, is_of_brackets: bool) -> Mappi
     is_known = bounds is not None and isinstance(value, Tensor)
     is_whole = is_known and bool((value == value.round()).all())
     fits = isinstance(held, Tensor) and is_known and value.shape == held.shape[: value.dim()]
-    is_mask = is_of_brackets and fits and is_whole and bounds is not None
+    node = failure.frames[failure.operands[0].depth].expression if failure.operands else None
+    is_alone = not isinstance(node, ast.Subscript) or not isinstance(node.slice, ast.Tuple)
+    is_mask = is_of_brackets and is_alone and fits and is_whole and bounds is not None
     is_mask = is_mask and bounds[0] >= 0 and bounds[1] <= 1  # type: ignore[index]
+    is_one_hot = is_whole and value.dim() == 2 and value.shape[1] > 1 and bounds == (0, 1)
+    is_one_hot = is_one_hot and not is_mask and bool((value.sum(1) == 1).all())
     return {
         "is_mask": is_mask,
-        "is_position": not is_mask and (is_whole or not is_known),
+        "is_one_hot": is_one_hot,
+        "is_position": not is_mask and not is_one_hot and (is_whole or not is_known),
         "is_position_too": is_mask,
         "may_be_mask": is_of_brackets and not is_mask,
     }
@@ -216,6 +249,7 @@ def _index_of(failure: Failure, is_of_brackets: bool) -> Operand | None:
     node = frame.expression
     if is_of_brackets:
         unfit = [one for one in operands[1:] if _may_be_unfit(one.value)]
+        unfit = [one for one in unfit if not one.text.startswith("torch.arange(")]
         return unfit[0] if len(unfit) == 1 else None
     if not isinstance(node, ast.Call):
         return None
@@ -424,6 +458,10 @@ SITUATIONS: dict[str, Situation] = {
     "index of floats": SituationRow(
         "{name} is used as an index{held}; expected {expected}.",
         ("is_mask", "If 1 marks what is chosen, make a mask of it: {name_it} > 0."),
+        (
+            "is_one_hot",
+            "If each row marks one of several, as one-hot, take its place: {name_it}.argmax(1).",
+        ),
         ("is_position", "Convert it: {name_it}.long()."),
         ("is_position_too", "If it holds positions, convert it: {name_it}.long()."),
         ("may_be_mask", "Compare, if it is to be a mask: {name_it} > 0."),

@@ -47,6 +47,8 @@ def _expand(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     return {
         "table": name,
         "is_free": not name and not part["part"],
+        "is_other": not name and not part["part"] and dim > 0 and given > 1,
+        "is_copied": not name and not part["part"] and given > 0 == int(found["wanted"]) % given,
         "is_batch": not name and not part["part"] and dim == 0 and given > 1,
         "batch": samples_of_one_batch((given, int(found["wanted"]))),
         "places": next(_places(failure, operand), ""),
@@ -128,8 +130,17 @@ SITUATIONS: dict[str, Situation] = {
         ("table", "Make {table} as long as the longest input."),
         ("places", "{places}"),
         ("is_batch", "{batch}"),
-        ("is_free", "Give a size that is there, or -1 to keep it: {name_it}.expand(-1, ...)."),
-        ("is_free", "Copy it several times: {name_it}.repeat(...), or repeat_interleave."),
+        (
+            "is_other",
+            "If it is to have one for each of {wanted} there, as of classes or channels, make it "
+            "of that size, where it is made.",
+        ),
+        ("is_free", "If its size is right there, keep it: -1 in that place of expand."),
+        (
+            "is_copied",
+            "If it is to stand several times, copy it: {name_it}.repeat(...), or "
+            "repeat_interleave.",
+        ),
         about="argument",
         facts=_expand,
     ),

@@ -271,7 +271,24 @@ def _number(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     value = failure.argument().value
     several = value.numel() if isinstance(value, Tensor) else "several"
     whole = _made_a_tensor(failure)
-    return {"numel": found["numel"] or several, "whole": whole, "is_one": not whole}
+    shapes = _shapes_of(failure) if whole else []
+    is_padded = len({one[1:] for one in shapes}) == 1 < len(set(shapes)) and all(shapes)
+    return {
+        "numel": found["numel"] or several,
+        "whole": whole,
+        "is_one": not whole,
+        "is_even": whole and len(set(shapes)) < 2,
+        "is_padded": is_padded,
+        "is_uneven": len(set(shapes)) > 1,
+    }
+
+
+def _shapes_of(failure: Failure) -> list[tuple[int, ...]]:
+    """Return the shapes of the tensors in the list that the program's call was given."""
+    frame = failure.user
+    node = None if frame is None else frame.expression
+    held = frame.value_of(node.args[0]) if frame is not None and isinstance(node, ast.Call) else ()
+    return [tuple(one.shape) for one in held if isinstance(one, Tensor)]
 
 
 def _made_a_tensor(failure: Failure) -> str:
@@ -370,9 +387,16 @@ SITUATIONS: dict[str, Situation] = {
     ),
     "number of many": SituationRow(
         "{name} has {numel} elements, and one number was to be made of it.",
+        ("is_even", "Join them: torch.stack({whole}), in a new dimension."),
         (
-            "whole",
-            "Join them: torch.stack({whole}), or torch.cat({whole}) where their shapes differ.",
+            "is_padded",
+            "If each is one sample, fill them up to one length: "
+            "torch.nn.utils.rnn.pad_sequence({whole}, batch_first=True).",
+        ),
+        (
+            "is_uneven",
+            "If they are to stand one behind the other, in a dimension that they have: "
+            "torch.cat({whole}).",
         ),
         (
             "whole",

@@ -129,6 +129,11 @@ _SINGLE = (
     "If it is one sample, [channels, ...], give it a batch of one and take that away again: "
     "F.interpolate({name_it}.unsqueeze(0), ...)[0].",
 )
+_MAPS = (
+    "is_single",
+    "If it is a batch of maps, [batch, height, width], as of labels or depths, give them a channel "
+    "and take that away again: F.interpolate({name_it}.unsqueeze(1), ...).squeeze(1).",
+)
 _SECOND = (
     "is_second",
     "If it is one picture of {high} x {wide}, its channel stands second: put it first, behind a "
@@ -147,6 +152,7 @@ SITUATIONS: dict[str, Situation] = {
         _SECOND,
         _LAST,
         _SINGLE,
+        _MAPS,
         (
             "is_volume",
             "If it is a batch of pictures, give the size of the two sides: size={sides}.",
@@ -185,6 +191,7 @@ SITUATIONS: dict[str, Situation] = {
         _SECOND,
         _LAST,
         _SINGLE,
+        _MAPS,
         "Choose the mode for its dimensions: linear for 3, bilinear or bicubic for 4, trilinear "
         "for 5.",
         about="input",
