@@ -1,8 +1,9 @@
 /* What tt.offload does with each saved tensor: its layout is found, the graph gets an object for it,
  * and its bytes are written to a file and read back.
  *
- * For torchtap.saved.native_blocks, which says what each has in Python as its twin. Whatever a
- * function cannot read here, it leaves to Python. Nothing here knows of libtorch: see tensors.h.
+ * For torchtap.saved.native_saved, which says what each has in Python as its twin. Whatever is not
+ * the usual case is left to Python, before anything was noted. Both change the same objects, under
+ * the lock of the engine. Nothing here knows of libtorch: see tensors.h.
  */
 
 #define PY_SSIZE_T_CLEAN
@@ -27,20 +28,20 @@ static PyObject *tensor_type, *parameter_type, *is_of_transform, *is_neg, *layou
     *views_and_casts, *current_task, *sequence_number, *detach, *untyped_storage, *storage_offset,
     *shared_view, *open_engines, *open_editors;
 static PyObject **const BOUND[] = {
-    &tensor_type,  &parameter_type,  &is_of_transform, &is_neg,          &layout_of,  &num_casts,
-    &views_and_casts, &current_task, &sequence_number, &detach, &untyped_storage, &storage_offset,
-    &shared_view,  &open_engines,    &open_editors,
+    &tensor_type,     &parameter_type,  &is_of_transform, &is_neg,       &layout_of,
+    &num_casts,       &views_and_casts, &current_task,    &sequence_number, &detach,
+    &untyped_storage, &storage_offset,  &shared_view,     &open_engines, &open_editors,
 };
 enum { NUM_BOUND = sizeof BOUND / sizeof *BOUND };
 
 static PyObject *known; /* a dict: bytes -> layout */
 static PyObject *freed, *zero, *none_yet;
-#define NAMES(do)                                                                                \
-    do(append) do(drop) do(resident) do(evicting) do(evicted) do(prefetched)           \
-    do(_base) do(grad_fn) do(__name__) do(_version) do(count) do(stack) do(tap)      \
-    do(path) do(node) do(unfinished) do(popleft) do(extend) do(clear) do(used)       \
-    do(name) do(data) do(nbytes) do(heap_nbytes) do(nothing) do(new) do(marks)      \
-    do(_cdata) do(_window) do(_file) do(expect) do(is_done) do(put) do(join)
+#define NAMES(do)                                                                                  \
+    do(append) do(drop) do(resident) do(evicting) do(evicted) do(prefetched) do(_base)             \
+    do(grad_fn) do(__name__) do(_version) do(count) do(stack) do(tap) do(path) do(node)            \
+    do(unfinished) do(popleft) do(extend) do(clear) do(used) do(name) do(data) do(nbytes)          \
+    do(heap_nbytes) do(nothing) do(new) do(marks) do(_cdata) do(_window) do(_file) do(expect)      \
+    do(is_done) do(put) do(join)
 #define DECLARE(name) static PyObject *n_##name;
 NAMES(DECLARE)
 
@@ -576,7 +577,11 @@ static int note_wait(Way *self, double seconds) {
 
 static double now(void) {
     struct timespec time;
+#ifdef _WIN32
     timespec_get(&time, TIME_UTC);
+#else
+    clock_gettime(CLOCK_MONOTONIC, &time);
+#endif
     return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
