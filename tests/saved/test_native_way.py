@@ -80,7 +80,7 @@ def run(to: Any, **options: Any) -> tuple[list[Tensor], Any]:
         ([("disk", 1 << 14), "cpu"], {}),
         (tt.codecs.bf16(), {}),
     ],
-    ids=str,
+    ids=("disk", "disk-budget", "disk-kept", "cpu", "cpu-budget", "disk-then-cpu", "bf16"),
 )
 def test_both_ways_give_the_same_gradients_and_counts(
     to: Any, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
