@@ -76,8 +76,9 @@ class PrivateName:
 
     def is_there(self) -> bool:
         """Return whether this PyTorch has the name, or need not have it yet."""
-        is_needed = release_of(torch.__version__) >= self.since
-        if not is_needed or (self.module and self.module not in sys.modules):
+        if self.module and self.module not in sys.modules:
+            return True
+        if release_of(torch.__version__) < self.since:
             return True
         found = find(self.name)
         held = code_of(found).co_varnames if self.variables and found is not GONE else ()

@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from torchtap.core.outline import outline
-from torchtap.core.printed_page import BLANK, Grid, Line, Page, Printed
+from torchtap.core.printed import Printed
+from torchtap.core.printed_page import BLANK, Grid, Line, Page
 from torchtap.core.text import NONE, count, plural, size
 
 

@@ -202,9 +202,9 @@ PROGRAMS = [
         (("net(torch", "net[1].inplace = False\nnet(torch"),),
         ("hooked      0 (Linear)", "made by 0 (Linear)"),
         purpose=(
-            "out = net(torch.randn(2, 4))\n"
-            "out.sum().backward()\n"
-            "assert (out >= 0).all() and torch.equal(net[0].bias.grad, (out > 0).sum(0).float())"
+            "result.sum().backward()\n"
+            "assert (result >= 0).all() and torch.equal(net[0].bias.grad, (result > "
+            "0).sum(0).float())"
         ),
     ),
     Program(
@@ -283,9 +283,7 @@ PROGRAMS = [
         "noise.clone().requires_grad_()",
         (("noise.requires_grad_()", "noise.clone().requires_grad_()"),),
         purpose=(
-            "y = noise.clone().requires_grad_()\n"
-            "y.pow(2).sum().backward()\n"
-            "assert torch.equal(y.grad, 2 * noise.clone())"
+            "result.pow(2).sum().backward()\nassert torch.equal(result.grad, 2 * noise.clone())"
         ),
     ),
     Program(
@@ -418,7 +416,7 @@ PROGRAMS = [
         (("self.memory.t()", "self.memory.clone().t()"),),
         ("self.memory was made in inference mode",),
         purpose=(
-            "bank(torch.randn(3, 4)).sum().backward()\n"
+            "result.sum().backward()\n"
             "want = 3 * bank.memory.clone().sum(0)\n"
             "assert torch.allclose(bank.fc.bias.grad, want, atol=1e-5)"
         ),
@@ -443,7 +441,7 @@ PROGRAMS = [
             ("image.s", "images[i].s"),
         ),
         ("views that a loop over images made",),
-        purpose=("images.sum().backward()\nassert torch.equal(images, before - 0.5)"),
+        purpose="images.sum().backward()\nassert torch.equal(images, before - 0.5)",
     ),
     Program(
         "A loop writes into a part of the items of a tensor",

@@ -89,7 +89,7 @@ PROGRAMS = [
         "Return the value at the end of build.",
         (("    net = Net()\n", "    return Net()\n"),),
         ("build has no return with a value",),
-        "assert out.shape == (1, 2)",
+        "x = torch.rand(1, 4)\nassert out.shape == (1, 2) and torch.equal(net(x), net.fc(x))",
     ),
     Program(
         "A train of its own that returns nothing",
@@ -198,7 +198,7 @@ PROGRAMS = [
         "Make a tensor of it first: torch.from_numpy(x).",
         (("(x.to", "(torch.from_numpy(x).to"),),
         (),
-        "assert out.shape == (2, 2)",
+        "assert out.shape == (2, 2) and torch.equal(out[0], out[1])",
     ),
     Program(
         "An array of NumPy that is brought to the CPU",
@@ -394,7 +394,7 @@ PROGRAMS = [
         "It returns the output, and a state: out, (h, c) = ...",
         (("out, h, c", "out, (h, c)"),),
         (),
-        "assert out.shape == (2, 4) and h.shape == c.shape == (1, 4)",
+        "assert out.shape == (2, 4) and torch.equal(out[-1:], h) and c.shape == (1, 4)",
     ),
     Program(
         "A path with a space in the list of a data set",
@@ -497,7 +497,10 @@ PROGRAMS = [
         "build assigns self.head, and has not done so: call it before",
         (("net = Net()", "net = Net()\nnet.build(5)"),),
         (),
-        "assert out.shape == (1, 5)",
+        (
+            "x = torch.rand(1, 2)\n"
+            "assert out.shape == (1, 5) and torch.equal(net(x), net.head(net.fc(x)))"
+        ),
     ),
     Program(
         "A layer of a model that an older release saved whole",
@@ -511,7 +514,11 @@ PROGRAMS = [
         "set it to the default of Conv2d in each, padding_mode='zeros'",
         (("out = net(", "net.padding_mode = 'zeros'\nout = net("),),
         ("If the model was saved whole by another release of PyTorch",),
-        "assert out.shape == (1, 1, 3, 3)",
+        (
+            "x = torch.rand(1, 1, 3, 3)\n"
+            "want = (net.weight * x).sum() + net.bias\n"
+            "assert out.shape == (1, 1, 3, 3) and torch.allclose(net(x), want.view(1, 1, 1, 1))"
+        ),
     ),
     Program(
         "A whole model whose class is gone",

@@ -105,7 +105,7 @@ PROGRAMS = [
         ("scale at train.py:9",),
         purpose=(
             "want = torch.full((1, 4), 2.0) @ net[0].weight.T + net[0].bias\n"
-            "assert torch.allclose(net(torch.ones(1, 4)), want, atol=1e-6)"
+            "assert torch.allclose(result, want, atol=1e-6)"
         ),
     ),
     Program(
@@ -192,10 +192,7 @@ PROGRAMS = [
             ),
         ),
         ("which 0 (LSTM) returned",),
-        purpose=(
-            "assert torch.allclose(net[1](output), output @ net[1].weight.T + net[1].bias, "
-            "atol=1e-6)"
-        ),
+        purpose="assert torch.allclose(result, output @ net[1].weight.T + net[1].bias, atol=1e-6)",
     ),
     Program(
         "A block without return",
@@ -212,7 +209,7 @@ PROGRAMS = [
         "a function without return gives None",
         (("x = x.relu()", "return x.relu()"),),
         ("which 0 (Block) returned",),
-        purpose=("x = torch.randn(2, 4)\nassert torch.equal(net(x), net[1](x.clamp(min=0)))"),
+        purpose="x = torch.randn(2, 4)\nassert torch.equal(net(x), net[1](x.clamp(min=0)))",
     ),
     Program(
         "A forward without one of its arguments",
@@ -248,7 +245,7 @@ PROGRAMS = [
         "net (Net)",
         "Call it forward: the class defines 'foward'",
         (("foward", "forward"),),
-        purpose=("x = torch.rand(2)\nassert net(x) is x"),
+        purpose="x = torch.rand(2)\nassert net(x) is x",
     ),
     Program(
         "A module without super().__init__()",
@@ -283,7 +280,7 @@ PROGRAMS = [
         "net (Net)",
         "Did you mean 'layer1'",
         (("self.layer_1", "self.layer1"),),
-        purpose=("x = torch.rand(2, 4)\nassert torch.equal(net(x), net.layer1(x))"),
+        purpose="x = torch.rand(2, 4)\nassert torch.equal(net(x), net.layer1(x))",
     ),
     Program(
         "A tensor in the place of a parameter",

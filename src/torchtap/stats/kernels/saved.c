@@ -223,9 +223,9 @@ static PyObject *block_itself(PyObject *op, void *unused) {
 }
 
 #define MEMBER(member) {#member, T_OBJECT, offsetof(Block, member), 0, NULL},
-#define FIXED(member) {#member, T_OBJECT, offsetof(Block, member), READONLY, NULL},
+#define HANDED_IN(member) {#member, T_OBJECT, offsetof(Block, member), READONLY, NULL},
 static PyMemberDef block_members[] = {
-    MEMBER(alias) FIXED(layout) FIXED(storage) FIXED(identity) FIXED(memory) SET(MEMBER)
+    MEMBER(alias) HANDED_IN(layout) HANDED_IN(storage) HANDED_IN(identity) HANDED_IN(memory) SET(MEMBER)
     {"__weaklistoffset__", T_PYSSIZET, offsetof(Block, weak_references), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };
