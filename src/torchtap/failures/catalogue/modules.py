@@ -237,6 +237,12 @@ def _compared(frame: TracebackFrame) -> dict[str, str]:
             case ast.Compare(left=one, ops=[ast.In() | ast.NotIn()], comparators=[several]):
                 a, b = ast.unparse(one), ast.unparse(several)
                 words["among"] = f"any(torch.equal({a}, one) for one in {b})"
+            case ast.BoolOp(
+                op=ast.Or(), values=[ast.BoolOp(op=ast.And(), values=[test, one]), other]
+            ):
+                parts = [ast.unparse(part) for part in (one, test, other)]
+                words["default"] = f"{parts[0]} if {parts[1]} else {parts[2]}"
+                return words
             case ast.BoolOp(op=ast.Or(), values=[ast.Name(one), other]):
                 words["default"] = f"{one} if {one} is not None else {ast.unparse(other)}"
     return words
@@ -374,7 +380,7 @@ SITUATIONS: dict[str, Situation] = {
             "needed: if, and, or, not.",
             ("choice", "Choose element by element: {choice}."),
             ("among", "Compare whole tensors: {among}."),
-            ("default", "If it stands for a value that may be missing: {default}."),
+            ("default", "Choose by a condition that is no tensor: {default}."),
             ("is_plain", "Say which is meant: ({condition}).all(), or .any()."),
             (
                 "is_plain",

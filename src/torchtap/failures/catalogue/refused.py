@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import ast
 import inspect
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
 
+from torchtap.core.text import typed
 from torchtap.failures.catalogue.creation import first_argument
+from torchtap.failures.derived_shapes import shaped_operands
 from torchtap.failures.failure import Failure
-from torchtap.failures.operands import Operand, shape_text
+from torchtap.failures.operands import Operand, dtype_text
 from torchtap.failures.parsed_source import grouped, written
 from torchtap.failures.situation_row import Situation, SituationRow, first_of
 
@@ -125,23 +128,38 @@ def _mismatch(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     return {"target": target or "the index", "value": value or "what is written"}
 
 
+def _class_weights(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    given = [int(one) for one in re.findall(r"\d+", found["given"])]
+    is_row = len(given) > 1 and math.prod(given) == int(found["num"])
+    return {"is_row": is_row, "is_other": not is_row}
+
+
 def _dims(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     """The operands of a product that takes exactly matrices."""
-    shapes = [f"{failure.name_of(one)} is {shape_text(one.value)}" for one in failure.tensors]
-    first = failure.name_of(failure.tensors[0]) if failure.tensors else "a"
-    other = failure.name_of(failure.tensors[1]) if len(failure.tensors) > 1 else "b"
-    sizes = [tuple(one.value.shape) for one in failure.tensors[:2]]
+    every = [one for one in shaped_operands(failure) if isinstance(one.value, Tensor)]
+    shapes = [
+        f"{failure.name_of(one)} is {typed(dtype_text(one.value), tuple(one.value.shape))}"
+        for one in every
+    ]
+    first = failure.name_of(every[0]) if every else "a"
+    other = failure.name_of(every[1]) if len(every) > 1 else "b"
+    sizes = [tuple(one.value.shape) for one in every[:2]]
     a, b = sizes if len(sizes) == 2 else ((), ())
+    # A row of weights for each sample: the product of any number of dimensions would repeat it.
+    is_weights = len(a) == 2 and len(b) == 3 and a == b[:2]
     is_of_samples = len(a) == 3 and len(b) == 2 and b == (a[0], a[2])
     is_of_rows = len(a) == 2 and a == b
     vectors = f"({grouped(first)} @ {grouped(other)}[..., None])[..., 0]" if is_of_samples else ""
-    is_known = not vectors and not is_of_rows
+    is_known = not vectors and not is_of_rows and not is_weights
     return {
         "shapes": " and ".join(shapes),
         "first": first,
         "other": other,
         "vectors": vectors,
         "rows": is_of_rows,
+        "weights": f"({grouped(first)}.unsqueeze(1) @ {grouped(other)}).squeeze(1)"
+        if is_weights
+        else "",
         "way": f"{grouped(first)} @ {grouped(other)}" if is_known else "",
     }
 
@@ -276,6 +294,11 @@ SITUATIONS: dict[str, Situation] = {
             "For one number for each row: ({first_it} * {other_it}).sum(-1). For a matrix for each "
             "row: {first_it}[:, :, None] * {other_it}[:, None].",
         ),
+        (
+            "weights",
+            "If {first} has a weight for each place of each sample, make a matrix of one row of "
+            "it: {weights}.",
+        ),
         ("way", "Use the product of any number of dimensions: {way}."),
         facts=_dims,
     ),
@@ -405,8 +428,14 @@ SITUATIONS: dict[str, Situation] = {
     ),
     "weight of classes": SituationRow(
         "The loss has {num} classes, and the weight {given}.",
-        "Give one weight for each of the {num} classes.",
+        (
+            "is_row",
+            "They stand in a row or column: make a vector of them where the loss is made, "
+            "weight.flatten().",
+        ),
+        ("is_other", "Give one weight for each of the {num} classes."),
         about="weight",
+        facts=_class_weights,
     ),
     "both sizes": SituationRow(
         "F.interpolate was given size and scale_factor, of which one says the other.",
