@@ -28,6 +28,7 @@ PyObject *torchtap_agreement(PyObject *module, PyObject *arguments);
 int torchtap_add_calls(PyObject *module);
 int torchtap_add_facts(PyObject *module);
 int torchtap_add_root(PyObject *module);
+int torchtap_add_saved(PyObject *module);
 int torchtap_add_tables(PyObject *module);
 
 /* ------------------------------------------------------------- what calls.c does for root.c */
