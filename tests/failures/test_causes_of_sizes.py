@@ -266,7 +266,99 @@ INDICES = [
         "assert torch.equal(out, maps[:, ::2, ::2])",
     ),
 ]
-PROGRAMS = [*RESHAPES, *PARTS, *LAYERS, *LOSSES, *INDICES]
+DIMENSIONS = [
+    (
+        "kept = {'losses': torch.zeros(0)}\nfor n in range(3):\n    loss = torch.tensor(n + 0.5)\n"
+        "    kept['losses'] = torch.cat((kept['losses'], loss.data))",
+        "1. If it is one more element behind the others, give it the dimension: "
+        "loss.data.unsqueeze(0).",
+        "loss.data)",
+        "loss.data.unsqueeze(0))",
+        "assert kept['losses'].tolist() == [0.5, 1.5, 2.5]",
+    ),
+    (
+        "rates = [torch.tensor(0.5), torch.tensor(1.0)]\nmean = torch.cat(rates).mean()",
+        "1. Stack them, which makes the dimension: torch.stack(rates).",
+        "torch.cat(rates)",
+        "torch.stack(rates)",
+        "assert mean == 0.75",
+    ),
+    (
+        "net, columns = nn.Linear(3, 4), torch.zeros(4, 2)\nx = torch.ones(1, 3)\n"
+        "for i in range(2):\n    columns[:, i] = net(x).mT.detach()",
+        "columns[:, i] has the shape [4], and is given a value of [4, 1], which has more "
+        "dimensions.",
+        "net(x).mT.detach()",
+        "net(x).mT.detach().squeeze(1)",
+        "assert torch.equal(columns[:, 1], net(x)[0])",
+    ),
+    (
+        "weights, states = torch.full((3, 5), 0.2), torch.rand(5, 3, 6)\n"
+        "context = weights.bmm(states.transpose(0, 1))",
+        "make a matrix of one row of it: (weights.unsqueeze(1) @ states.transpose(0, 1))."
+        "squeeze(1).",
+        "weights.bmm(states.transpose(0, 1))",
+        "(weights.unsqueeze(1) @ states.transpose(0, 1)).squeeze(1)",
+        "assert torch.allclose(context, states.mean(0), atol=1e-6)",
+    ),
+    (
+        "depth = torch.rand(1, 1, 8, 8)\nout = F.interpolate(depth[:, None], (4, 4))",
+        "as by [:, None] of what has its channel already, leave that out: "
+        "depth[:, None].squeeze(1).",
+        "depth[:, None]",
+        "depth[:, None].squeeze(1)",
+        "assert torch.equal(out, depth[:, :, ::2, ::2])",
+    ),
+    (
+        "weight = torch.tensor([[1.0, 3.0]])\nloss = nn.CrossEntropyLoss(weight)(torch.zeros(2, 2),"
+        " torch.tensor([0, 1]))",
+        "make a vector of them where the loss is made, weight.flatten().",
+        "(weight)",
+        "(weight.flatten())",
+        "assert torch.allclose(loss, torch.tensor(2.0).log())",
+    ),
+    (
+        "tokens, size = torch.tensor([7, 11]), 5\nbeams = torch.arange(3) * 10\n"
+        "at = tokens / size\nout = beams[at]",
+        "1. If it is a quotient of whole numbers, divide without a rest: tokens // size.",
+        "tokens / size",
+        "tokens // size",
+        "assert out.tolist() == [10, 20]",
+    ),
+    (
+        "labels = torch.tensor([[0], [2]])\nmarks = torch.zeros(2, 2).scatter_(1, labels, 1.0)",
+        "If labels holds classes, give each a place: 3 or more in dimension 1",
+        "zeros(2, 2)",
+        "zeros(2, 3)",
+        "assert torch.equal(marks, F.one_hot(labels[:, 0], 3).float())",
+    ),
+    (
+        "first, x = True, torch.rand(3)\nout = first and x or x.relu()",
+        "Choose by a condition that is no tensor: x if first else x.relu().",
+        "first and x or x.relu()",
+        "x if first else x.relu()",
+        "assert out is x",
+    ),
+    (
+        "back, front = torch.rand(1, 4, 6, 6), torch.rand(1, 4, 6, 6)\n"
+        "mask = torch.rand(1, 1, 6, 6)\n"
+        "conv = nn.Conv2d(7, 2, 3)\nx = torch.cat((back, front, mask), 1)\nout = conv(x)",
+        "If it is put together of pictures, 2 of which may have an alpha channel: "
+        ".convert('RGB') of each.",
+        "(back, front, mask)",
+        "(back[:, :3], front[:, :3], mask)",
+        "assert out.shape == (1, 2, 4, 4)",
+    ),
+    (
+        "scores = torch.randn(1, 4, requires_grad=True)\n"
+        "loss = F.cross_entropy(scores.view(-1), torch.tensor([2]))\nloss.backward()",
+        "scores.view(1, -1) where view(-1) stands",
+        "view(-1)",
+        "view(1, -1)",
+        "assert torch.allclose(scores.grad[0, 2], scores[0].softmax(0)[2] - 1)",
+    ),
+]
+PROGRAMS = [*RESHAPES, *PARTS, *LAYERS, *LOSSES, *INDICES, *DIMENSIONS]
 
 
 @pytest.mark.parametrize(NAMES, PROGRAMS)

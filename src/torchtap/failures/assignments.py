@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -81,6 +82,20 @@ def assigned_before(function: ast.AST | None, line: int, file: str, name: str) -
     sure = {one.statement.lineno for one in before if set(one.blocks) <= set(here)}
     lines = sorted({assignment.statement.lineno for assignment in assignments})
     return [_as_assignment(by_line[one], file)._replace(is_sure=one in sure) for one in lines]
+
+
+def is_changed(function: ast.AST | None, name: str) -> bool:
+    """Return whether a function gives a name another value by ``+=`` or the like, or deletes it."""
+    return function is not None and name in _changed_names(function)
+
+
+@lru_cache(maxsize=1024)
+def _changed_names(function: ast.AST) -> frozenset[str]:
+    found = (one for one in ast.walk(function) if isinstance(one, ast.AugAssign | ast.Global))
+    names = (
+        one.names if isinstance(one, ast.Global) else [ast.unparse(one.target)] for one in found
+    )
+    return frozenset(itertools.chain.from_iterable(names))
 
 
 def looped_over(frame: TracebackFrame, name: str) -> ast.expr | None:

@@ -17,7 +17,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from torchtap.core.source_files import is_of_library, is_of_standard
-from torchtap.failures.assignments import Assignment
+from torchtap.failures.assignments import Assignment, is_changed
 from torchtap.failures.parsed_source import source_tree
 from torchtap.failures.scopes import (
     Expression,
@@ -134,6 +134,8 @@ def _of_name(one: Expression, name: str) -> Expression | None:
         return _of_name(Expression(one.node, around, one.path, around.line), name)
     if name == "self" and scope.frame is None and scope.itself is not None:
         return _with_path(scope.itself, one.path)
+    if is_changed(scope.tree, name):
+        return None
     made = scope.assignments(name, one.line)
     is_argument = name in scope.parameters
     if len(made) == 1 and (made[0].is_sure or not is_argument):
@@ -147,6 +149,8 @@ def _of_name(one: Expression, name: str) -> Expression | None:
         return None
     if name in outer.parameters:
         return _of_name(Expression(one.node, outer, one.path, outer.line), name)
+    if is_changed(outer.tree, name):
+        return None
     made = outer.assignments(name, outer.line)
     moved = Expression(one.node, outer, one.path)
     return _of_assignment(moved, made[0], name) if len(made) == 1 else None

@@ -20,6 +20,11 @@ from torchtap.failures.traceback_frame import MISSING, TracebackFrame
 
 _MOST_CHARACTERS = 70
 _MOST_ROWS = 3
+_SIZES = (
+    *("in_features", "out_features", "in_channels", "out_channels", "num_features"),
+    *("num_embeddings", "embedding_dim", "input_size", "hidden_size"),
+)
+"""Arguments of layers that a layer keeps under the same name."""
 _WHERE = re.compile(r"where (it is made|it comes from|it is computed|they are made)(?=[.:;,]|$)")
 _SHOWN = (bool, int, float, str, tuple)
 """Values that a note shows, beside tensors."""
@@ -80,9 +85,11 @@ def made_of(failure: Failure, module: nn.Module | None) -> Made | None:
             continue
         end = end_of(found)
         if isinstance(end.node, ast.Call) and not end.path:
-            kind = end.scope.value_of(end.node.func)
-            if kind is type(module):
-                return Made(end, kind)
+            made = Made(end, end.scope.value_of(end.node.func))
+            is_it = made.kind is type(module) and all(
+                _agrees(made.given(name), vars(module).get(name)) for name in _SIZES
+            )
+            return made if is_it else None
     return None
 
 
@@ -161,6 +168,12 @@ def _call_that_gives(one: Expression, step: Expression) -> Expression | None:
     call = one.scope.caller if step.scope is not one.scope else None
     inside = call is not None and any(node is step.node for node in ast.walk(call.node))
     return call if inside else None
+
+
+def _agrees(chain: list[Expression], held: Any) -> bool:
+    """Return whether a chain may be that of a number that is held now."""
+    given = chain[-1].value if chain else MISSING
+    return type(given) is not int or type(held) is not int or given == held
 
 
 def rows_of(failure: Failure, said: str) -> Iterator[tuple[str, str]]:
@@ -260,9 +273,13 @@ def _row(one: Expression, said: str, *, is_argument: bool = False) -> Iterator[t
     steps = _without_repeats(one)
     before = dict(zip(map(id, steps), [one, *steps], strict=False))
     told = _places(one, steps, is_argument=is_argument)
+    last = steps[-1].value if steps else MISSING
+    if type(value) in (int, bool, str) and type(last) is type(value) and last != value:
+        return  # Something changed it that the source does not show.
     texts = [
         _told_step(before[id(step)], step, value)
         for step in told
+        if step.text != one.text or _facts(step, value)
         if not (f"{_place(step)}:" in said and _short(step.text) in said and len(step.text) > 3)
     ]
     if texts:

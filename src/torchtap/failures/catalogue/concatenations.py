@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from torchtap.failures.derived_shapes import shaped_operands
 from torchtap.failures.failure import Failure
 from torchtap.failures.lost_dimensions import kept_dimension
 from torchtap.failures.parsed_source import grouped, written
@@ -171,6 +172,24 @@ def _joined(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     }
 
 
+def _numbers(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    """Tell numbers alone, which are stacked, from one that is put behind a tensor."""
+    every = [one for one in shaped_operands(failure) if isinstance(one.value, Tensor)]
+    single = [failure.name_of(one) for one in every if not one.value.dim()]
+    # PyTorch names the first that has none: those before it have dimensions.
+    is_mixed = int(found["at"]) > 0 or len(single) < len(every) or not every
+    node = None if failure.user is None else failure.user.expression
+    given = node.args[0] if isinstance(node, ast.Call) and node.args else None
+    parts = given.elts if isinstance(given, ast.Tuple | ast.List) else []
+    at = int(found["at"])
+    number = written(parts[at]) if at < len(parts) else next(iter(single), "x")
+    return {
+        "number": number,
+        "is_mixed": is_mixed,
+        "listed": "" if is_mixed or given is None else f"torch.stack({written(given)})",
+    }
+
+
 SITUATIONS: dict[str, Situation] = {
     "concatenation": SituationRow(
         "{other} has {given} where {first} has {wanted}, in a dimension other than {dim}, along "
@@ -197,9 +216,19 @@ SITUATIONS: dict[str, Situation] = {
         facts=_joined,
     ),
     "numbers to concatenate": SituationRow(
-        "A tensor without dimensions cannot be concatenated: it has nothing along which.",
-        "Stack them, which makes the dimension: torch.stack(...).",
-        "Give it a dimension, beside tensors that have one: x[None].",
+        "{number} is one number, a tensor of 0 dimensions, and torch.cat joins along a dimension "
+        "that each has.",
+        ("listed", "Stack them, which makes the dimension: {listed}."),
+        (
+            "is_mixed",
+            "If it is one more element behind the others, give it the dimension: "
+            "{number_it}.unsqueeze(0).",
+        ),
+        (
+            "is_mixed",
+            "If all are numbers, stack them, which makes the dimension: torch.stack(...).",
+        ),
         about="tensors",
+        facts=_numbers,
     ),
 }

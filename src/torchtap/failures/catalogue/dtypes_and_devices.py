@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from torchtap.failures.assignments import assignments_of
 from torchtap.failures.failure import UNNAMED, Explanation, Failure
 from torchtap.failures.looped_states import is_one_of_several_dtypes
 from torchtap.failures.operands import Operand, bounds_of, dtype_text, dtype_word, operands_of
@@ -232,13 +233,33 @@ def _meaning(failure: Failure, index: Operand, *, is_of_brackets: bool) -> Mappi
     is_mask = is_mask and bounds[0] >= 0 and bounds[1] <= 1  # type: ignore[index]
     is_one_hot = is_whole and value.dim() == 2 and value.shape[1] > 1 and bounds == (0, 1)
     is_one_hot = is_one_hot and not is_mask and bool((value.sum(1) == 1).all())
+    may_fit = fits or not isinstance(held, Tensor) or not is_known
     return {
         "is_mask": is_mask,
+        "quotient": _quotient(failure, index),
         "is_one_hot": is_one_hot,
         "is_position": not is_mask and not is_one_hot and (is_whole or not is_known),
         "is_position_too": is_mask,
-        "may_be_mask": is_of_brackets and not is_mask,
+        "may_be_mask": is_of_brackets and not is_mask and may_fit,
     }
+
+
+def _quotient(failure: Failure, index: Operand) -> str:
+    """Return the division that made an index, as one without a rest; empty where none did."""
+    frame = failure.frames[index.depth]
+    made = assignments_of(frame, index.text) if index.text.isidentifier() else []
+    nodes = [one.value for one in made] or [_parsed(index.text)]
+    for node in nodes:
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+            return f"{written(node.left, frame.file)} // {written(node.right, frame.file)}"
+    return ""
+
+
+def _parsed(text: str) -> ast.expr | None:
+    try:
+        return ast.parse(text, mode="eval").body
+    except (SyntaxError, ValueError):
+        return None
 
 
 def _index_of(failure: Failure, is_of_brackets: bool) -> Operand | None:
@@ -462,6 +483,7 @@ SITUATIONS: dict[str, Situation] = {
             "is_one_hot",
             "If each row marks one of several, as one-hot, take its place: {name_it}.argmax(1).",
         ),
+        ("quotient", "If it is a quotient of whole numbers, divide without a rest: {quotient}."),
         ("is_position", "Convert it: {name_it}.long()."),
         ("is_position_too", "If it holds positions, convert it: {name_it}.long()."),
         ("may_be_mask", "Compare, if it is to be a mask: {name_it} > 0."),

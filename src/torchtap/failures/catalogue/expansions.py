@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -14,7 +15,7 @@ from torchtap.failures.operands import Operand
 from torchtap.failures.out_of_place import statement_of
 from torchtap.failures.parsed_source import grouped, written
 from torchtap.failures.rearrangements import aligned, samples_of_one_batch
-from torchtap.failures.situation_row import Situation, SituationRow
+from torchtap.failures.situation_row import Situation, SituationRow, first_of
 from torchtap.failures.traceback_frame import MISSING
 
 
@@ -108,6 +109,34 @@ def _repeat(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
 
 
 def _sizes(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    statement = None if failure.user is None else statement_of(failure.user)
+    target = statement.targets[0] if isinstance(statement, ast.Assign) else None
+    if isinstance(target, ast.Subscript):
+        return _written_with_more(failure, target, statement.value)  # type: ignore[union-attr]
+    return {"part": "", "is_called": True, **_kept_sizes(failure, found)}
+
+
+def _written_with_more(failure: Failure, target: ast.expr, value: ast.expr) -> Mapping[str, Any]:
+    """Say which value has dimensions that the part that it is written into does not have."""
+    given, there = (
+        [int(one) for one in re.findall(r"\d+", part)]
+        for part in [*re.findall(r"\[(.*?)\]", failure.text), "", ""][:2]
+    )
+    ones = [at for at, size in enumerate(given) if size == 1]
+    fitting = [at for at in ones if [*given[:at], *given[at + 1 :]] == there]
+    text, is_whole = grouped(written(value)), math.prod(given) == math.prod(there)
+    return {
+        "part": written(target),
+        "written": text,
+        "given_sizes": given,
+        "there": there,
+        "squeezed": f"{text}.squeeze({fitting[0]})" if fitting else "",
+        "flat": f"{text}.reshape({there})" if not fitting and is_whole else "",
+        "is_called": False,
+    }
+
+
+def _kept_sizes(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     value = failure.argument().value
     lacking = int(found["wanted"]) - int(found["given"])
     kept = ", ".join(["-1"] * lacking) if isinstance(value, Tensor) else "-1"
@@ -144,11 +173,21 @@ SITUATIONS: dict[str, Situation] = {
         about="argument",
         facts=_expand,
     ),
-    "fewer sizes than dimensions": SituationRow(
-        "{name} has {wanted} dimensions, and expand was given {given}.",
-        "Give a size for each, -1 for those that stay: the others behind, {kept}, if the first are "
-        "expanded.",
-        about="argument",
+    "fewer sizes than dimensions": first_of(
+        SituationRow(
+            "{part} has the shape {there}, and is given a value of {given_sizes}, which has more "
+            "dimensions.",
+            ("squeezed", "Take the dimension of one out of the value: {squeezed}."),
+            ("flat", "If its elements are those, in this order: {flat}."),
+            "If the rest of the value is to be kept, make a place for it where the tensor is made.",
+            when="part",
+        ),
+        SituationRow(
+            "{name} has {wanted} dimensions, and expand was given {given}.",
+            "Give a size for each, -1 for those that stay: the others behind, {kept}, if the first "
+            "are expanded.",
+            about="argument",
+        ),
         facts=_sizes,
     ),
     "dimensions of a repeat": SituationRow(

@@ -173,6 +173,14 @@ def _ways_of_an_index(failure: Failure, dim: int | None, size: int) -> Iterator[
         return
     name, text = failure.name_of(held), failure.name_of(index)
     span = bounds_of(index.value)
+    is_marked = getattr(getattr(node, "func", None), "attr", "").startswith("scatter")
+    if is_marked and span is not None and span[0] >= 0 and dim is not None:
+        yield (
+            f"If {text} holds classes, give each a place: {int(span[1]) + 1} or more in dimension "
+            f"{dim} of {name}, by the greatest number in all data, and as many outputs of the "
+            "model."
+        )
+        return
     if span is not None and span[0] >= 1 and span[1] == size:
         yield f"If {text} counts from 1, count from 0: {grouped(text)} - 1."
     shape = list(held.value.shape) if isinstance(held.value, Tensor) else []

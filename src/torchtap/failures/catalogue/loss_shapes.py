@@ -166,7 +166,12 @@ def _turned(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         "rows": "",
         "is_single": False,
     }
-    words["is_flat"] = words["is_map"] = False
+    words["is_flat"] = words["is_map"] = words["is_sample"] = False
+    told = re.findall(r"\[([\d, ]*)\]", failure.text.partition("\n")[0])[:2]
+    words |= dict(zip(("shape", "target"), (f"[{one}]" for one in told), strict=False))
+    words = {"shape": "of another shape", "target": "another", **words}
+    # The backward raises it of one vector of scores, where no tensor is known by its name.
+    words["is_sample"] = told[1:] == ["1"] and told[0].isdigit() and int(told[0]) > 1
     if not isinstance(given.value, Tensor) or not isinstance(target.value, Tensor):
         return words
     shape, wanted = list(given.value.shape), list(target.value.shape)
@@ -184,6 +189,7 @@ def _turned(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         words["rows"] = str(shape[1])
     elif len(shape) == 1 and len(wanted) == 1:
         words["first"] = _whole_of_row(failure, source)
+        words["is_sample"] = words["is_sample"] and not words["first"]
     return words
 
 
@@ -361,6 +367,11 @@ SITUATIONS: dict[str, Situation] = {
             "F.interpolate({source}, size={name_it}.shape[-2:], mode='bilinear').",
         ),
         ("first", "Take all rows, and not the first alone: {source} = {first}."),
+        (
+            "is_sample",
+            "If the scores are those of one sample, give them the batch that the target has: "
+            "scores.view(1, -1) where view(-1) stands, or scores.unsqueeze(0).",
+        ),
         (
             "rows",
             "The loss takes one row of scores for each class: take one of the {rows}, such as "

@@ -132,6 +132,12 @@ SITUATIONS: dict[str, Situation] = {
             "which subtracts the greatest first: logits.softmax(-1).",
         ),
         ("is_bad", _FIRST_NAN),
+        (
+            "is_bad",
+            "If they come from a softmax, what it takes is Inf or NaN, as after a division by a "
+            "temperature near 0 or in float16: divide in float32, by no less than 1e-2, or take "
+            "the greatest: argmax.",
+        ),
         ("is_negative", "If they are logits, turn them into weights: {name_it}.softmax(-1)."),
         (
             "is_unknown",

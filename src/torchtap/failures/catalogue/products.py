@@ -221,6 +221,12 @@ def _given_channels(
     elif dims == 4 and shape[1] == 3 and wanted == 1:
         grey = f"{name}.mean(1, keepdim=True), or .convert('L') of the picture"
         yield f"If it is a picture in colours, make it grey: {grey}."
+    elif dims == 4 and wanted > 4 and 0 < shape[1] - wanted <= min(2, shape[1] // 4):
+        more = shape[1] - wanted
+        yield (
+            f"If it is put together of pictures, {more} of which may have an alpha channel: "
+            ".convert('RGB') of each."
+        )
     elif shape[0] == wanted > 1:
         yield "Give it a batch: x.unsqueeze(0), and not x.unsqueeze(1)."
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import ast
 import inspect
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
 
+from torchtap.core.text import typed
 from torchtap.failures.catalogue.creation import first_argument
+from torchtap.failures.derived_shapes import shaped_operands
 from torchtap.failures.failure import Failure
-from torchtap.failures.operands import Operand, shape_text
+from torchtap.failures.operands import Operand, dtype_text
 from torchtap.failures.parsed_source import grouped, written
 from torchtap.failures.situation_row import Situation, SituationRow, first_of
 
@@ -63,12 +66,13 @@ def _nested(failure: Failure, given: ast.expr | None) -> str:
 
 
 def _state_of(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    name, kind = first_argument(failure), found["given"].rpartition(".")[2]
+    name, kind = first_argument(failure), found["given"].rpartition(".")[2].strip("'<>")
     is_path = kind in ("str", "PosixPath", "Path", "BytesIO")
     return {
         "name": name,
         "is_path": is_path,
-        "is_other": not is_path,
+        "is_method": kind in ("method", "function"),
+        "is_other": not is_path and kind not in ("method", "function"),
         "state": f"{grouped(name)}.state_dict()",
     }
 
@@ -76,14 +80,19 @@ def _state_of(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
 def _sequential(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     kind = found["kind"]
     name = kind.rpartition(".")[2]
+    held = failure.frames[-1].frame.f_locals
+    value = next((held[one] for one in ("module", "value") if one in held), None)
     layers = {"relu": "nn.ReLU()", "tanh": "nn.Tanh()", "sigmoid": "nn.Sigmoid()"}
     layer = layers.get(name, "")
+    is_list = kind in ("list", "tuple") or "genexpr" in kind or kind == "generator"
+    is_class = isinstance(value, type)
+    is_tensor = isinstance(value, Tensor)
+    known = {"is_list": is_list, "is_class": is_class, "is_tensor": is_tensor, "layer": layer}
     return {
-        "short": name,
-        "is_list": kind in ("list", "tuple"),
-        "layer": layer,
-        "whole": first_argument(failure),
-        "is_other": kind not in ("list", "tuple") and not layer,
+        **known,
+        "short": f"the class {name}" if is_class else "a generator" if "genexpr" in kind else name,
+        "made": f"{name}()",
+        "is_other": not any(known.values()),
     }
 
 
@@ -125,23 +134,38 @@ def _mismatch(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     return {"target": target or "the index", "value": value or "what is written"}
 
 
+def _class_weights(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    given = [int(one) for one in re.findall(r"\d+", found["given"])]
+    is_row = len(given) > 1 and math.prod(given) == int(found["num"])
+    return {"is_row": is_row, "is_other": not is_row}
+
+
 def _dims(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     """The operands of a product that takes exactly matrices."""
-    shapes = [f"{failure.name_of(one)} is {shape_text(one.value)}" for one in failure.tensors]
-    first = failure.name_of(failure.tensors[0]) if failure.tensors else "a"
-    other = failure.name_of(failure.tensors[1]) if len(failure.tensors) > 1 else "b"
-    sizes = [tuple(one.value.shape) for one in failure.tensors[:2]]
+    every = [one for one in shaped_operands(failure) if isinstance(one.value, Tensor)]
+    shapes = [
+        f"{failure.name_of(one)} is {typed(dtype_text(one.value), tuple(one.value.shape))}"
+        for one in every
+    ]
+    first = failure.name_of(every[0]) if every else "a"
+    other = failure.name_of(every[1]) if len(every) > 1 else "b"
+    sizes = [tuple(one.value.shape) for one in every[:2]]
     a, b = sizes if len(sizes) == 2 else ((), ())
+    # A row of weights for each sample: the product of any number of dimensions would repeat it.
+    is_weights = len(a) == 2 and len(b) == 3 and a == b[:2]
     is_of_samples = len(a) == 3 and len(b) == 2 and b == (a[0], a[2])
     is_of_rows = len(a) == 2 and a == b
     vectors = f"({grouped(first)} @ {grouped(other)}[..., None])[..., 0]" if is_of_samples else ""
-    is_known = not vectors and not is_of_rows
+    is_known = not vectors and not is_of_rows and not is_weights
     return {
         "shapes": " and ".join(shapes),
         "first": first,
         "other": other,
         "vectors": vectors,
         "rows": is_of_rows,
+        "weights": f"({grouped(first)}.unsqueeze(1) @ {grouped(other)}).squeeze(1)"
+        if is_weights
+        else "",
         "way": f"{grouped(first)} @ {grouped(other)}" if is_known else "",
     }
 
@@ -159,6 +183,21 @@ def _drawn(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     data = getattr(held.get("self"), "data_source", held.get("data_source"))
     has_samples = data is None or (hasattr(data, "__len__") and len(data) > 0)
     return {"sampler": type(held.get("self")).__name__ if has_samples else ""}
+
+
+def _lengths(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    """The lengths that were given, their sum, and how the last one is the rest."""
+    held = failure.frames[-1].frame.f_locals
+    data: Any = held.get("dataset")
+    lengths = held.get("lengths")
+    if not isinstance(lengths, list | tuple) or not hasattr(data, "__len__"):
+        return {"sums": "", "rest": ""}
+    lacking = len(data) - sum(lengths)
+    first = ", ".join(map(str, lengths[:-1]))
+    return {
+        "sums": f": {' + '.join(map(str, lengths))} is {sum(lengths)}, for {len(data)}",
+        "rest": f"len(dataset) - {first.replace(', ', ' - ')}" if 0 < lacking < 5 else "",
+    }
 
 
 def _alone(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
@@ -222,12 +261,27 @@ SITUATIONS: dict[str, Situation] = {
     "state of a module": SituationRow(
         "load_state_dict takes a state, a dict of tensors by name, and got {given}.",
         ("is_path", "Load the file first: load_state_dict(torch.load({name}))."),
+        (
+            "is_method",
+            "Call the method, which was given itself: {name}(). If the file holds it: save "
+            "model.state_dict(), with its parentheses.",
+        ),
         ("is_other", "If {name} is a module: give its state, {state}."),
         facts=_state_of,
     ),
     "member of a sequential": SituationRow(
         "A container of modules takes modules alone, and got {short}.",
-        ("is_list", "Unpack the list: nn.Sequential(*{whole})."),
+        (
+            "is_list",
+            "Unpack it with a star where it stands, as in nn.Sequential(first, *layers); behind a "
+            "container that is there already: net.extend(layers).",
+        ),
+        ("is_class", "Make an object of the class: {made}, with its arguments."),
+        (
+            "is_tensor",
+            "If it is to be trained: make a parameter, self.name = nn.Parameter(tensor). If not: "
+            "self.register_buffer(name, tensor).",
+        ),
         ("layer", "Use the module of that function: {layer}."),
         ("is_other", "Make a module of it: a class with a forward that calls it."),
         facts=_sequential,
@@ -276,6 +330,11 @@ SITUATIONS: dict[str, Situation] = {
             "For one number for each row: ({first_it} * {other_it}).sum(-1). For a matrix for each "
             "row: {first_it}[:, :, None] * {other_it}[:, None].",
         ),
+        (
+            "weights",
+            "If {first} has a weight for each place of each sample, make a matrix of one row of "
+            "it: {weights}.",
+        ),
         ("way", "Use the product of any number of dimensions: {way}."),
         facts=_dims,
     ),
@@ -322,8 +381,14 @@ SITUATIONS: dict[str, Situation] = {
         about="tensors",
     ),
     "lengths of a split": SituationRow(
-        "The lengths of random_split have another sum than the data set has samples.",
-        "Give lengths of that sum, or shares: random_split(dataset, [0.8, 0.2]).",
+        "The lengths of random_split have another sum than the data set has samples{sums}.",
+        (
+            "rest",
+            "If they are shares that int(...) cut off: give the last one the rest, {rest}.",
+        ),
+        "If shares are meant: random_split(dataset, [0.8, 0.2]), which gives the rest out.",
+        "If lengths are meant: give lengths of that sum, len(dataset).",
+        facts=_lengths,
     ),
     "order of a sampler": SituationRow(
         "A DataLoader was given a sampler and shuffle=True, which is a sampler of its own.",
@@ -405,8 +470,14 @@ SITUATIONS: dict[str, Situation] = {
     ),
     "weight of classes": SituationRow(
         "The loss has {num} classes, and the weight {given}.",
-        "Give one weight for each of the {num} classes.",
+        (
+            "is_row",
+            "They stand in a row or column: make a vector of them where the loss is made, "
+            "weight.flatten().",
+        ),
+        ("is_other", "Give one weight for each of the {num} classes."),
         about="weight",
+        facts=_class_weights,
     ),
     "both sizes": SituationRow(
         "F.interpolate was given size and scale_factor, of which one says the other.",

@@ -24,6 +24,7 @@ def _resized(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     is_volume = dims == 4 and asked == 3
     is_single = dims == asked + 1 and wanted != dims and not is_colored and not is_volume
     second = _channel_second(value) if is_single else {}
+    ones = [at for at in range(1, dims) if value.shape[at] == 1] if dims == asked + 3 else []
     is_one_channel = dims == 5 and asked == 2 and value.shape[1] == 1 and value.shape[-1] in (3, 4)
     return {
         "dims": dims,
@@ -38,7 +39,8 @@ def _resized(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         "is_last": is_single and _has_channels_last(value),
         "is_plain": dims == asked == 2,
         "is_one_channel": is_one_channel,
-        "is_unfit": wanted not in (0, dims) and not is_one_channel,
+        "one": ones[0] if ones and not is_one_channel else "",
+        "is_unfit": wanted not in (0, dims) and not is_one_channel and not ones,
         "is_fit": wanted in (0, dims),
         "mode": mode,
         "wanted": wanted,
@@ -161,6 +163,11 @@ SITUATIONS: dict[str, Situation] = {
             "is_volume",
             "If it is one volume, [channels, depth, height, width], give it a batch of one: "
             "F.interpolate({name_it}.unsqueeze(0), ...)[0].",
+        ),
+        (
+            "one",
+            "If a dimension of one was added besides, as by [:, None] of what has its channel "
+            "already, leave that out: {name_it}.squeeze({one}).",
         ),
         (
             "is_plain",

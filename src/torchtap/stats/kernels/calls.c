@@ -17,27 +17,9 @@
 #include <string.h>
 
 #include "calls.h"
+#include "tensors.h"
 
 enum { MOST_DIMS = 64, NO_SHAPE = -1, CPU = 1, LARGE = 1 << 21, UNVERSIONED = -1, MOST_ENTERED = 1 << 12 };
-
-/* ------------------------------------------------------------------ what DLPack's table looks like */
-
-typedef struct {
-    uint8_t code, bits;
-    uint16_t lanes;
-} DLDataType;
-typedef struct {
-    void *data;
-    int32_t device_type, device_id, ndim;
-    DLDataType dtype;
-    int64_t *shape, *strides;
-    uint64_t byte_offset;
-} DLTensor;
-typedef struct {
-    uint32_t major, minor;
-    void *before, *allocate, *give, *take;
-    int (*look)(void *, DLTensor *);
-} Exchange;
 
 /* By the codes of native.DTYPES. */
 static const DLDataType DTYPES[] = {

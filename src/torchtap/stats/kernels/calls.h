@@ -27,6 +27,7 @@ PyObject *torchtap_agreement(PyObject *module, PyObject *arguments);
 /* Each adds the types and functions of its file to the module; -1 with an exception. */
 int torchtap_add_calls(PyObject *module);
 int torchtap_add_facts(PyObject *module);
+int torchtap_add_saved(PyObject *module);
 int torchtap_add_tables(PyObject *module);
 
 /* --------------------------------------------------------------------- objects and their members */

@@ -84,12 +84,15 @@ def takes_calls() -> bool:
     return _can_read_tensors and os.environ.get("TORCHTAP_NATIVE", "1") != "0"
 
 
+_exchange = getattr(Tensor, "__dlpack_c_exchange_api__", None)
+"""The table of C functions that a class of tensors has, from torch 2.11 on."""
+
+
 def _bind_tensors() -> bool:
-    exchange = getattr(Tensor, "__dlpack_c_exchange_api__", None)  # From torch 2.11 on.
-    if not _available or exchange is None:
+    if not _available or _exchange is None:
         return False
     parts = Tensor, torch.nn.Parameter, Tensor.is_neg, torch.get_num_threads
-    return _kernel.bind_tensors(exchange, *parts)
+    return _kernel.bind_tensors(_exchange, *parts)
 
 
 _can_read_tensors = _bind_tensors()
@@ -98,6 +101,17 @@ _can_read_tensors = _bind_tensors()
 def kernel() -> Any:
     """Return the binary, which :func:`takes_calls` says is there."""
     return _kernel
+
+
+def takes_saved(*parts: object) -> bool:
+    """Return whether saved tensors are moved natively (``saved.c``), once it was handed its parts.
+
+    Args:
+        parts: functions and classes, in the order of ``BOUND`` there, after the two classes.
+    """
+    if not takes_calls() or not hasattr(_kernel, "bind_saved"):
+        return False
+    return _kernel.bind_saved(_exchange, Tensor, torch.nn.Parameter, *parts)
 
 
 def new_clock(lock: object) -> _kernel.Clock:
