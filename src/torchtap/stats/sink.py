@@ -16,6 +16,7 @@ from torchtap.core.inference_mode import outside_inference_mode
 from torchtap.core.ports import FLOW_PORTS
 from torchtap.core.record import BACKWARD, EVAL, FORWARD, Record
 from torchtap.core.site import Site
+from torchtap.core.torch_private import is_of_transform
 from torchtap.core.weak_method import weakly
 from torchtap.stats.catalogue.protocol import needs_places
 from torchtap.stats.catalogue.results import Missing
@@ -26,6 +27,7 @@ from torchtap.stats.measure import (
     accumulate,
     add_narrow_subnormals,
     dtype_name,
+    has_memory,
     no_values,
     real_values,
     shape_of,
@@ -41,6 +43,7 @@ NOT_OF_FORWARD = (
     "tt.Stats measures calls of the forward only, and some ran inside a backward; tt.Memory keeps "
     "their values, in phase='backward'"
 )
+_CPU = torch.device("cpu")
 PATIENCE = 0.05
 """Seconds for which a thread that need not read a series now waits for its lock: the thread that
 holds it may be waiting for that one."""
@@ -275,10 +278,14 @@ class Stats:
         meter = self._of_place[place]
         if meter.block is not None or torch.is_inference_mode_enabled():
             return False
-        if not is_plain(tensor) or no_values(tensor) is not None:
+        if not is_plain(tensor) or is_of_transform(tensor) or not has_memory(tensor):
             return False
+        measured = self.series.measured[place]
         with self._clock.lock:
-            self._prepare(meter, self.series.measured[place].site, tensor, tensor, ())
+            block, index = self._tables.add(_CPU, place)
+            meter.begin(block, index, tensor, sums=measured.site.port in self._sample_mean)
+            measured.dtype, measured.shape = dtype_name(tensor), meter.shape
+            measured.itemsize = tensor.element_size()
         return True
 
     def _take_carefully(self, meter: Meter, record: Record) -> None:
