@@ -120,6 +120,7 @@ def holders() -> Iterator[object]:
     scaler.scale(x.sum()).backward()
     scaler.step(optimizer)
     yield from (optimizer, scaler, torch.nn.modules.conv, torch.nn.modules.batchnorm)
+    yield torch.nn.modules.module
     yield from (torch.nn.modules.instancenorm, torch.nn.modules.dropout, torch.utils.data)
     pruned = torch.nn.utils.prune.l1_unstructured(torch.nn.Linear(2, 2), "weight", 0.5)
     yield from pruned._forward_pre_hooks.values()

@@ -9,11 +9,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from error_programs.program import PRELUDE, Program, error_of, run
+from error_programs.alternatives import NAMES, assert_repaired, note_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-NAMES = ("source", "way", "old", "new", "meaning")
 LINEAR = [
     (
         "images, fc = torch.rand(4, 1, 6, 6), nn.Linear(36, 2)\nout = fc(images)",
@@ -210,10 +209,7 @@ PROGRAMS = [*LINEAR, *BROADCAST, *RESHAPES, *LOSSES, *INDICES, *LAYERS]
 def test_the_way_out_of_a_program_is_among_the_alternatives(
     source: str, way: str, old: str, new: str, meaning: str, tmp_path: Path
 ) -> None:
-    error = error_of(Program("of a test", "", source, "", "", ()), tmp_path)
-    note = " ".join(error.__notes__[0].split())
-    assert way in note, note
-    run(f"{PRELUDE}{source.replace(old, new)}\n{meaning}\n", tmp_path)
+    assert_repaired(source, way, old, new, meaning, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -233,8 +229,7 @@ def test_the_way_out_of_a_program_is_among_the_alternatives(
     ],
 )
 def test_a_first_way_out_that_is_not_sure_has_a_condition(source: str, tmp_path: Path) -> None:
-    error = error_of(Program("of a test", "", source, "", "", ()), tmp_path)
-    note = " ".join(error.__notes__[0].split())
+    note = note_of(source, tmp_path)
     first = note.partition(" ways out 1. ")[2].partition(" 2. ")[0]
     assert first.startswith("If "), note
     assert " 2. " in note, note

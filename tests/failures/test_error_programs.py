@@ -42,7 +42,8 @@ def test_the_note_names_module_and_line_and_the_way_out(program: Program, tmp_pa
 
 @every_program
 def test_the_way_out_makes_the_program_do_what_it_is_for(program: Program, tmp_path: Path) -> None:
-    names = run(program.fixed, tmp_path)
+    names = run(program.fixed_with_result, tmp_path)
+    assert "assert" in program.purpose
     exec(program.purpose, names)
 
 

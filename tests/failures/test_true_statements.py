@@ -142,7 +142,7 @@ def note_of(source: str, folder: Path) -> str:
         ),
         (
             "nn.Conv1d(3, 4, 2)(torch.ones(2, 10, 3))",
-            (").movedim(-1, 1), of a batch in NLC",),
+            ("If the channels stand last (NLC), put them behind the batch: ", ").movedim(-1, 1)"),
             ("NHWC",),
         ),
         (

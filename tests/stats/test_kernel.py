@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from array import array
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -808,14 +809,14 @@ def test_what_finds_no_room_in_the_lists_goes_into_the_histogram() -> None:
 def test_an_aim_sums_samples_until_it_is_told_not_to() -> None:
     tensor = torch.randint(-9, 9, (4, 3)).float()  # Summed without rounding.
     total = torch.zeros(3, dtype=torch.float64)
-    num_samples = torch.zeros(1, dtype=torch.int64)
+    num_samples = array("q", (0,))
     aim = native.KernelArgs(empty_rows(), None, 0, None, 0)
     aim.sum_into(total, num_samples)
     native.take_address(tensor.data_ptr(), 12, 0, aim.address, 1)
     aim.sum_into(None, None)
     native.take_address(tensor.data_ptr(), 12, 0, aim.address, 1)
     assert torch.equal(total, tensor.double().sum(0))
-    assert num_samples.item() == 4
+    assert num_samples[0] == 4
 
 
 def test_a_tensor_that_replaces_another_leaves_nothing_of_it() -> None:

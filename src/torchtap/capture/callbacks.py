@@ -71,7 +71,7 @@ class Listener(Countable, Protocol):
 class PreForward(TapHook[Listener]):
     """Forward pre-hook of a tap that must know when its module is entered."""
 
-    __slots__ = ()
+    __slots__ = ("is_root", "part")  # Of ``compiled.CompilablePreForward``, which it may become.
 
     with_kwargs = True
 
@@ -86,7 +86,7 @@ class PreForward(TapHook[Listener]):
 class Begin(TapHook[Listener]):
     """Forward pre-hook of a part that programs call by itself: the step's state is taken then."""
 
-    __slots__ = ()
+    __slots__ = ("part",)
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         if self.owner.recording:
@@ -113,12 +113,14 @@ class PostForward(TapHook[Listener]):
         has_frame: whether the module has a pre-hook, which made a frame of the call.
     """
 
-    __slots__ = ("has_frame",)
+    __slots__ = ("has_frame", "is_root", "part")
 
     with_kwargs = always_call = True
 
-    def __init__(self, owner: Listener, tap: Tap, *, has_frame: bool) -> None:
-        super().__init__(owner, tap, ROLE_OF_WATCH[owner.options.looks])
+    def __init__(self, owner: Listener, tap: Tap, has_frame: bool) -> None:
+        self.owner = owner
+        self.tap = tap
+        self.role = ROLE_OF_WATCH[owner.options.looks]
         self.has_frame = has_frame
 
     def __call__(

@@ -30,7 +30,6 @@ from torchtap.core.inference_mode import outside_inference_mode
 from torchtap.core.record import EVAL, FORWARD, UNVERSIONED, Record
 from torchtap.core.torch_private import (
     DYNAMO,
-    imported_dynamo,
     is_backward_compiled,
     keep_operator_in_order,
     transform_running,
@@ -52,12 +51,6 @@ IN_COMPILED_AUTOGRAD = (
 _AWAITED = "awaited"
 """In place of the reason why a gradient cannot come: it can."""
 
-_library: Any = torch.library.Library("torchtap", "DEF")  # type: ignore[no-untyped-call]
-_library.define(
-    "emit(Tensor? value, Tensor ticket, str port, str leaf, str note, bool trains) -> ()",
-    # A CUDA graph would be replayed without it: nothing of Python runs then.
-    tags=(torch.Tag.cudagraph_unsafe,),
-)
 _ENTERS, _EVALUATES, _LEAVES = "enters", "enters in eval mode", "leaves"
 """In place of a port: the graph enters and leaves the model, and hands over no value."""
 # An operator has nothing but the ticket to find its part by. Numbers are never used again: the
@@ -197,7 +190,7 @@ class CompilableBegin(Begin):
         part: of this hook in compiled graphs, made by :meth:`prepare`.
     """
 
-    __slots__ = ("part",)
+    __slots__ = ()
 
     owner: GraphListener
     part: Part
@@ -216,17 +209,15 @@ class CompilableBegin(Begin):
 class CompilablePreForward(PreForward):
     """Forward pre-hook that can be traced. See :class:`CompilableBegin`."""
 
-    __slots__ = ("is_root", "part")
+    __slots__ = ()
 
     owner: GraphListener
+    is_root: bool
     part: Part
-
-    def __init__(self, owner: GraphListener, tap: Tap) -> None:
-        super().__init__(owner, tap)
-        self.is_root = tap is owner.hooks.root
 
     def prepare(self) -> None:
         """Make the part, before anything is traced."""
+        self.is_root = self.tap is self.owner.hooks.root
         ports = self.tap.filters.keys()
         is_told = not ports.isdisjoint(("input", "output", "grad_output"))
         self.part = Part(self.owner, self.tap, tells=bool(ports) and not is_told)
@@ -265,17 +256,15 @@ class CompilableCallCounter(CallCounter):
 class CompilablePostForward(PostForward):
     """Forward hook that can be traced. See :class:`CompilableBegin`."""
 
-    __slots__ = ("is_root", "part")
+    __slots__ = ()
 
     owner: GraphListener
+    is_root: bool
     part: Part
-
-    def __init__(self, owner: GraphListener, tap: Tap, *, has_frame: bool) -> None:
-        super().__init__(owner, tap, has_frame=has_frame)
-        self.is_root = tap is owner.hooks.root
 
     def prepare(self) -> None:
         """Make the part, before anything is traced."""
+        self.is_root = self.tap is self.owner.hooks.root
         self.part = Part(self.owner, self.tap, tells=False)
 
     def __call__(
@@ -292,46 +281,25 @@ class CompilablePostForward(PostForward):
                 _tell(self.part, _LEAVES)
 
 
-KINDS = (CompilablePreForward, CompilablePostForward, CompilableCallCounter, CompilableBegin)
+KINDS: dict[type[Any], type[Any]] = {
+    PreForward: CompilablePreForward,
+    PostForward: CompilablePostForward,
+    CallCounter: CompilableCallCounter,
+    Begin: CompilableBegin,
+}
+"""Kind of a hook -> the one that can be traced, with the same attributes."""
 
 
-class TraceableHooks:
-    """The hooks of one engine that can be traced. Their parts are made once there is a compiler.
+def make_traceable(hook: Any) -> None:
+    """Let the compiler trace a hook, before it traces anything.
 
-    A ticket is a tensor, which takes as long as all else of a hook, and most programs have none.
+    A ticket is a tensor, which takes as long as all else of a hook.
     """
-
-    def __init__(self) -> None:
-        self._waiting: list[CompilableBegin | CompilablePreForward | CompilablePostForward] = []
-        _all_hooks.add(self)
-
-    def add(self, hook: Begin | PreForward | PostForward) -> None:
-        """Add a hook before it is put on a module, if it is of those that can be traced."""
-        if isinstance(hook, CompilableBegin | CompilablePreForward | CompilablePostForward):
-            self._waiting.append(hook)
-            if imported_dynamo() is not None:
-                self.prepare()
-
-    def prepare(self) -> None:
-        """Make the parts of all hooks that have none."""
-        while self._waiting:
-            self._waiting.pop().prepare()
-
-    def release(self) -> None:
-        """Forget them."""
-        self._waiting.clear()
-
-
-_all_hooks: weakref.WeakSet[TraceableHooks] = weakref.WeakSet()
-
-
-def _prepare_all() -> None:
-    """The compiler was imported, and has traced nothing yet."""
-    for hooks in list(_all_hooks):
-        hooks.prepare()
-
-
-after_import(DYNAMO, _prepare_all)
+    kind = KINDS.get(type(hook))
+    if kind is not None:
+        hook.__class__ = kind
+        if kind is not CompilableCallCounter:
+            hook.prepare()
 
 
 def _can_leave_behind(part: Part) -> bool:
@@ -433,14 +401,28 @@ def _run_nothing(
 hand_over: Callable[[Tensor | None, Iterable[Tensor], str, str, str, bool], None] = _hand_over
 """Called by the code that inductor writes, where a value flows: for the owners of all tickets."""
 _can_hand_over = native.takes_calls() and hasattr(native.kernel(), "hand_over")
-if _can_hand_over:  # Else the binary is an older one.
-    hand_over = partial(native.kernel().hand_over, torch.ops.torchtap.emit.default)
+"""Else the binary is an older one."""
+_library: Any = None
 
-_library.impl("emit", _run, "CompositeExplicitAutograd")
-torch.library.register_fake("torchtap::emit", _run_nothing, lib=_library)
-# The compiler must neither drop nor move what has an effect that it cannot see.
-keep_operator_in_order(torch.ops.torchtap.emit.default)
-write_hand_overs()
+
+def _define_operator() -> None:
+    """Make the operator; most programs have no compiler, and it takes as long as a few imports."""
+    global _library, hand_over
+    _library = torch.library.Library("torchtap", "DEF")  # type: ignore[no-untyped-call]
+    _library.define(
+        "emit(Tensor? value, Tensor ticket, str port, str leaf, str note, bool trains) -> ()",
+        # A CUDA graph would be replayed without it: nothing of Python runs then.
+        tags=(torch.Tag.cudagraph_unsafe,),
+    )
+    _library.impl("emit", _run, "CompositeExplicitAutograd")
+    torch.library.register_fake("torchtap::emit", _run_nothing, lib=_library)
+    # The compiler must neither drop nor move what has an effect that it cannot see.
+    keep_operator_in_order(torch.ops.torchtap.emit.default)
+    if _can_hand_over:
+        hand_over = partial(native.kernel().hand_over, torch.ops.torchtap.emit.default)
+    write_hand_overs()
+
+
 run_as_it_is(
     CompilableBegin.__call__,
     CompilablePreForward.__call__,
@@ -448,3 +430,4 @@ run_as_it_is(
     CompilablePostForward.__call__,
     _run,
 )
+after_import(DYNAMO, _define_operator)

@@ -34,11 +34,14 @@ class CopyPolicy:
 
     Args:
         copy: ``auto`` (as above), ``always``, ``never``, or :data:`ALIAS`.
+
+    Attributes:
+        witnesses: aliases of the values of a pass, with the version that each had.
     """
 
     def __init__(self, copy: str) -> None:
         self.copy = copy
-        self._witnesses: list[tuple[SiteState, Tensor, int]] = []
+        self.witnesses: list[tuple[SiteState, Tensor, int]] = []
         self._known: list[SiteState] = []
         self._empty: dict[tuple[torch.dtype, torch.device], Tensor] = {}
 
@@ -118,10 +121,11 @@ class CopyPolicy:
         version = witness._version
         # Setting ``data`` exchanges sizes and storage, and leaves the version counter: so the
         # emptied witness still counts writes into the tensor, and keeps none of its memory.
-        witness.data = self._nothing_like(witness)
-        self._witnesses.append((state, witness, version))
+        witness.data = self.nothing_like(witness)
+        self.witnesses.append((state, witness, version))
 
-    def _nothing_like(self, tensor: Tensor) -> Tensor:
+    def nothing_like(self, tensor: Tensor) -> Tensor:
+        """Return an empty tensor of the same kind."""
         kind = tensor.dtype, tensor.device
         if kind not in self._empty:
             self._empty[kind] = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
@@ -129,7 +133,7 @@ class CopyPolicy:
 
     def learn(self) -> None:
         """Conclude from the pass that has ended."""
-        for state, witness, version in self._witnesses:
+        for state, witness, version in self.witnesses:
             # Overwritten once, a site is copied for good: which steps write (every tenth, say) is
             # not learned.
             if witness._version != version:
@@ -137,7 +141,7 @@ class CopyPolicy:
             elif state.copies is None:
                 state.copies = False
                 self._known.append(state)
-        self._witnesses.clear()
+        self.witnesses.clear()
 
     def forget(self) -> None:
         """Start again, because the model changed its ways (train to eval)."""

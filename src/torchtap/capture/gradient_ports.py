@@ -25,7 +25,6 @@ from torchtap.core.torch_private import (
 from torchtap.core.weak_method import weakly
 from torchtap.hooks.backwards import Backwards
 from torchtap.hooks.calls import Call
-from torchtap.hooks.checkpoint_calls import is_graph_discarded
 from torchtap.hooks.followed_views import FollowedViews
 from torchtap.hooks.graph_edges import (
     EDITED,
@@ -189,7 +188,7 @@ class Gradients:
             state.reason = why_no_grad(tensor)
         # No backward runs through the graph that a non-reentrant checkpoint makes anew: it is
         # thrown away when its saved tensors are taken, so a hook on it would wait for ever.
-        elif call >= 0 and (current_task() == -1 or not is_graph_discarded()):
+        elif call >= 0 and (current_task() == -1 or not _is_graph_discarded()):
             pending = PendingGradient(self, state, call, phase, labels)
             self._hook(tensor, GradHook(pending.add))
             pending.views = self.views.follow(tensor, pending)
@@ -244,7 +243,7 @@ class Gradients:
                 state.reason = why_no_grad(tensor)
             elif self._grad_input == "total":
                 self.expect(state, tensor, call, phase, ("total",))
-            elif call >= 0 and (current_task() == -1 or not is_graph_discarded()):
+            elif call >= 0 and (current_task() == -1 or not _is_graph_discarded()):
                 inputs.states[place] = state
                 inputs.tensors[place] = tensor
                 # A nested tensor is never broadcast, and one of strided memory has no shape.
@@ -403,6 +402,13 @@ class Gradients:
         # Twice what is alive, so that pruning costs a constant share of hooking, however long a
         # graph lives.
         self._prune_at = 1024 + 2 * (len(self.on_tensors.tables) + len(self._handles))
+
+
+def _is_graph_discarded() -> bool:
+    """Asked inside a backward alone, where modules rarely run."""
+    from torchtap.hooks.checkpoint_calls import is_graph_discarded
+
+    return is_graph_discarded()
 
 
 def _as_prehook(hook: Callable[[Any, Any], None], gradients: tuple[Tensor | None, ...]) -> None:

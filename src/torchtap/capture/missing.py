@@ -17,7 +17,6 @@ from torchtap.core.site import Site
 from torchtap.core.text import plural
 from torchtap.core.torch_private import imported_dynamo, is_compiled_module
 from torchtap.hooks.tap import SiteState, Tap
-from torchtap.runs.records import overwritten
 
 if TYPE_CHECKING:
     from torchtap.capture.delivery import SinkDispatch
@@ -199,6 +198,8 @@ class Missing:
             )
 
     def _lost(self) -> Iterator[Absence]:
+        from torchtap.runs.records import overwritten
+
         yield from self._delivery.absent
         records = self._delivery.kept
         for row in () if records is None else overwritten(records.read()):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -29,8 +29,11 @@ from torchtap.core.torch_private import (
 )
 from torchtap.hooks.call_numbers import StepCounter
 from torchtap.hooks.followed_views import FollowedView, ViewState
+from torchtap.hooks.hidden_handle import OwnEntries
+from torchtap.hooks.hook_order import put_by_role
 from torchtap.hooks.module_hook import NativeHook, NativePreHook, run_as_it_is
-from torchtap.hooks.tap import GradHook, Meter, SiteState, no_meter
+from torchtap.hooks.tap import GradHook, SiteState, no_meter
+from torchtap.hooks.tensor_hooks import TensorHooks
 from torchtap.stats.kernels import native
 
 if TYPE_CHECKING:
@@ -47,6 +50,21 @@ def new_step_counter() -> StepCounter:
     return cast(StepCounter, native.kernel().StepCounter())
 
 
+def native_put_on() -> Callable[..., None] | None:
+    """Return what puts hooks into their tables natively, where the binary does."""
+    if not native.takes_calls() or not hasattr(native.kernel(), "put_on"):
+        return None  # Or the binary is an older one.
+    _bind_tables()
+    put_on: Callable[..., None] = native.kernel().put_on
+    return put_on
+
+
+@cache
+def _bind_tables() -> None:
+    """Hand the native code what it needs to put hooks into tables, once."""
+    native.kernel().bind_tables(OwnEntries, put_by_role)
+
+
 def new_gradients(gradients: Gradients, emit: Callable[[Record], None], *, borrows: bool) -> Any:
     """Make what takes plain gradients natively, for one that takes all others.
 
@@ -57,25 +75,6 @@ def new_gradients(gradients: Gradients, emit: Callable[[Record], None], *, borro
     """
     _bind()
 
-    def resume(
-        state: SiteState, step: int, call: int, alias: Tensor, version: int
-    ) -> PendingGradient:
-        return PendingGradient.resumed(gradients, state, step, call, ViewState(alias, version))
-
-    def repair(
-        view: Tensor,
-        first: int,
-        state: SiteState,
-        step: int,
-        call: int,
-        alias: Tensor,
-        version: int,
-    ) -> tuple[PendingGradient, Any] | None:
-        pending = resume(state, step, call, alias, version)
-        handle = FollowedView(view, pending, None, first, pending.views[0]).repair()
-        return None if handle is None else (pending, handle)
-
-    run_as_it_is(resume, repair, type(gradients.on_tensors).join)  # Called by native hooks.
     on_tensors, backwards = gradients.on_tensors, gradients.backwards
     inside = gradients.views.inside
     return native.kernel().Gradients(
@@ -83,8 +82,8 @@ def new_gradients(gradients: Gradients, emit: Callable[[Record], None], *, borro
         on_tensors.tables,
         on_tensors.join,
         inside,
-        resume,
-        repair,
+        partial(_resume, gradients),
+        partial(_repair, gradients),
         emit,
         backwards,
         backwards.numbers,
@@ -92,35 +91,62 @@ def new_gradients(gradients: Gradients, emit: Callable[[Record], None], *, borro
     )
 
 
-def plainly(hook: PostForward, listener: Listener) -> PostForward | NativeHook:
-    """Return a hook that takes plain calls natively in front of another, or that one alone.
+def _resume(
+    gradients: Gradients, state: SiteState, step: int, call: int, alias: Tensor, version: int
+) -> PendingGradient:
+    """Return what waits for the gradient of a view that was written into."""
+    return PendingGradient.resumed(gradients, state, step, call, ViewState(alias, version))
+
+
+def _repair(
+    gradients: Gradients, view: Tensor, first: int, *waiting: Any
+) -> tuple[PendingGradient, Any] | None:
+    """Follow such a view to the node that took over, with the arguments of :func:`_resume`."""
+    pending = _resume(gradients, *waiting)
+    handle = FollowedView(view, pending, None, first, pending.views[0]).repair()
+    return None if handle is None else (pending, handle)
+
+
+run_as_it_is(_resume, _repair, TensorHooks.join)  # Called by native hooks.
+
+
+def plain_hooks(listener: Listener) -> Callable[[PostForward], PostForward | NativeHook] | None:
+    """Return what makes a hook that takes plain calls natively in front of another.
 
     Calls with a frame are followed by Python, and their tap is told how to take a plain output.
     """
-    tap, gradients = hook.tap, listener.gradients.plain
+    gradients = listener.gradients.plain
     if gradients is None:
+        return None
+    new_leaving, leave = native.kernel().Leaving, native.kernel().leave
+    meters, busy, running = native.kernel().Meter, listener.busy, listener.hooks.running
+    policy = listener.copy_policy
+    copies_first = policy.copy == "auto" and hasattr(new_leaving, "policy")
+
+    def plainly(hook: PostForward) -> PostForward | NativeHook:
+        tap = hook.tap
+        output, gradient = tap.plain_output, tap.plain_gradient
+        # Any other meter is Python, and nothing would be won.
+        for state in (output, gradient):
+            if state is not None and not (
+                state.meter is no_meter or isinstance(state.meter, meters)
+            ):
+                return hook
+        if output is gradient is None:
+            return hook
+        # Handed over as objects: what C notes and what Python notes of later calls is in the same
+        # place.
+        leaving = new_leaving(
+            listener, busy, running, tap, tap.call_numbers, output, gradient, gradients
+        )
+        if not hook.has_frame:
+            if copies_first:
+                leaving.policy = policy
+            return NativeHook(leave, leaving, hook)
+        tap.take_plain = leaving.take
         return hook
-    states = [state for state in (tap.plain_output, tap.plain_gradient) if state is not None]
-    # Any other meter is Python, and nothing would be won.
-    if not states or not all(_is_native(one.meter) for one in states):
-        return hook
-    # Handed over as objects: what C notes and what Python notes of later calls is in the same
-    # place.
-    running, calls = listener.hooks.running, tap.call_numbers
-    leaving = native.kernel().Leaving(
-        listener,
-        listener.busy,
-        running,
-        tap,
-        calls,
-        tap.plain_output,
-        tap.plain_gradient,
-        gradients,
-    )
-    if not hook.has_frame:
-        return NativeHook(native.kernel().leave, leaving, hook)
-    tap.take_plain = leaving.take
-    return hook
+
+    return plainly
 
 
 def counted_plainly(
@@ -130,11 +156,6 @@ def counted_plainly(
     if not isinstance(leave, NativeHook):
         return counter
     return NativePreHook(native.kernel().enter, leave.args[0], counter)
-
-
-def _is_native(meter: Meter) -> bool:
-    """Return whether the native code measures with this meter, or makes a record for it."""
-    return meter is no_meter or isinstance(meter, native.kernel().Meter)
 
 
 @cache

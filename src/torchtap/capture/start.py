@@ -6,15 +6,17 @@ import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
 from torchtap.core.distributed import own_rank, ranks_of_one_batch
-from torchtap.core.module_paths import num_parameters
 from torchtap.core.plan import Plan
 from torchtap.core.version import __version__
-from torchtap.runs.meta import Meta
+
+if TYPE_CHECKING:
+    from torchtap.runs.meta import Meta
 
 
 class Start:
@@ -22,19 +24,22 @@ class Start:
 
     Args:
         plan: of the watch.
-        modules: path -> module, of the whole model. Not kept.
+        model: that is watched. Not kept.
+        num_parameters: path -> elements of the parameters that the module itself has.
     """
 
-    def __init__(self, plan: Plan, modules: Mapping[str, nn.Module]) -> None:
+    def __init__(self, plan: Plan, model: nn.Module, num_parameters: Mapping[str, int]) -> None:
         self._plan = plan
         self._seconds = time.time()
-        self._num_parameters = num_parameters(modules)
+        self._num_parameters = dict(num_parameters)
         self._rank, self._world_size = own_rank()
-        self._batch_ranks = ranks_of_one_batch(modules[""])
+        self._batch_ranks = ranks_of_one_batch(model)
 
     @cached_property
     def meta(self) -> Meta:
         """The metadata of the run, as far as it was known then."""
+        from torchtap.runs.meta import Meta
+
         plan = self._plan
         return Meta(
             model=plan.model,

@@ -41,6 +41,7 @@ FLAT = (
     "the shard"
 )
 OTHER_TENSOR = "the call put another tensor in the parameter's place"
+_WANTED = frozenset({"param", "buffer", "param_grad"})
 LATE = (
     "in step {} no call of the model was seen before the optimizer's step (as where it was "
     "compiled before it was watched), so what came before that step is not available"
@@ -68,8 +69,7 @@ class State:
     ) -> None:
         self.step = 0
         self.recording = self.was_taken = False
-        wanted = {"param", "buffer", "param_grad"}
-        self._planned = [planned for planned in plan.taps if wanted & set(planned.ports)]
+        self._planned = [one for one in plan.taps if not _WANTED.isdisjoint(one.filters)]
         self._wants_buffers = any("buffer" in planned.ports for planned in self._planned)
         self._taps = taps
         self._emit = emit

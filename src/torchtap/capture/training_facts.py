@@ -6,6 +6,7 @@ import math
 import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -13,8 +14,10 @@ from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
 from torchtap.core.distributed import sharded_parameters
+from torchtap.core.module_paths import num_parameters
 from torchtap.core.preserved import mode_of
 from torchtap.hooks.optimizer_hooks import listen_to_optimizers
+from torchtap.stats.kernels import native
 
 _LONGEST_TEXT, _PROBED = 60, 8
 _PLAIN_TYPES = frozenset({bool, int, float, str})
@@ -59,6 +62,8 @@ class TrainingFacts:
 
     Attributes:
         settings: path -> plain attributes by name.
+        num_parameters: path -> elements of the parameters that the module itself has, as
+            :func:`~torchtap.core.module_paths.num_parameters` counts them.
         has_foreign_steps: whether optimizers made steps that hold no parameter of the model.
         num_made: steps of optimizers since one that holds parameters of the model was seen.
         num_steps: after another of the same optimizer, with a backward in between.
@@ -73,9 +78,9 @@ class TrainingFacts:
         self._told_by = _NOTHING
         self._stepped: dict[int, _Stepped] = {}
         self.num_steps = self.num_kept = self.num_made = 0
-        self.settings = {path: own for path, one in modules.items() if (own := _plain(one))}
-        self._modes: list[tuple[str, bool | None]] = []
-        self._params: list[tuple[str, str, bool]] = []
+        self.settings, self.num_parameters = _read_modules(modules)
+        self._modes: list[Any] = []  # Path and mode, of one module after the other.
+        self._params: list[Any] = []  # Path, name, and whether it requires a gradient.
         self.read()
 
     def attach(self) -> list[Any]:
@@ -95,24 +100,29 @@ class TrainingFacts:
 
     def read(self) -> None:
         """Read the modes of the modules, and which parameters require a gradient, as they are."""
-        alive = list(self._alive())
-        self._modes = [(path, mode_of(module)) for path, module in alive]
-        self._params = [
-            (path, name, one.requires_grad)
-            for path, module in alive
-            for name, one in module._parameters.items()
-            if one is not None
-        ]
+        kernel = _kernel()
+        found = None if kernel is None else kernel.read_state(self._modules)
+        if found is not None:
+            self._modes, self._params = found
+            return
+        self._modes, self._params = [], []
+        for path, module in self._alive():
+            self._modes += path, mode_of(module)
+            for name, one in module._parameters.items():
+                if one is not None:
+                    self._params += path, name, one.requires_grad
 
     @property
     def modes(self) -> dict[str, bool]:
         """Path -> whether the module was in training mode."""
-        return {path: mode is not False for path, mode in self._modes}
+        pairs = zip(self._modes[::2], self._modes[1::2], strict=True)
+        return {path: mode is not False for path, mode in pairs}
 
     @property
     def requires_grad(self) -> dict[str, bool]:
         """Name of a parameter -> whether it required a gradient."""
-        return {_dotted(path, name): needs for path, name, needs in self._params}
+        every = (self._params[place::3] for place in range(3))
+        return {_dotted(path, name): needs for path, name, needs in zip(*every, strict=True)}
 
     @property
     def optimizers(self) -> tuple[dict[str, Any], ...]:
@@ -197,6 +207,31 @@ def _has_gradients(optimizer: Optimizer) -> bool:
     known = [one.grad for one in every if type(one.grad) is Tensor]
     known = [one for one in known if one.layout is torch.strided]
     return 2 * sum(bool((one != 0).any()) for one in known) > len(every)
+
+
+@cache
+def _bound_kernel() -> Any:
+    kernel = native.kernel()
+    kernel.bind_facts(nn.Parameter)
+    return kernel
+
+
+def _kernel() -> Any:
+    """Return the binary that reads facts, if one is used that can."""
+    is_there = native.takes_calls() and hasattr(native.kernel(), "read_modules")
+    return _bound_kernel() if is_there else None  # Or the binary is an older one.
+
+
+def _read_modules(
+    modules: Mapping[str, nn.Module],
+) -> tuple[dict[str, dict[str, Any]], dict[str, int]]:
+    """Return settings, and numbers of elements, by path."""
+    kernel = _kernel()
+    found: tuple[Any, Any] | None = None if kernel is None else kernel.read_modules(modules)
+    if found is not None:
+        return found
+    settings = {path: own for path, one in modules.items() if (own := _plain(one))}
+    return settings, num_parameters(modules)
 
 
 def _plain(module: nn.Module) -> dict[str, Any]:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
 from torchtap.capture.copy_policy import ALIAS, CopyPolicy
-from torchtap.capture.saved_port import Saved
 from torchtap.core.inference_mode import normal_copy
 from torchtap.core.record import EVAL, FORWARD, UNVERSIONED, Record, new_record
 from torchtap.core.tensors import obstacle, storage_id
 from torchtap.hooks.tap import SiteState, Tap
+
+if TYPE_CHECKING:
+    from torchtap.capture.saved_port import Saved
 
 
 class Values:
@@ -26,7 +30,6 @@ class Values:
 
     Attributes:
         step: the running step.
-        saved: reads what autograd keeps.
     """
 
     def __init__(
@@ -38,13 +41,19 @@ class Values:
         skips_evaluation: bool,
     ) -> None:
         self.step = 0
-        self.saved = Saved()
         self._model = weakref.ref(model)
         self._copy_policy = copy_policy
         self._emit = emit
         self._skips_evaluation = skips_evaluation
         self._borrows = copy_policy.copy == ALIAS
         self._own_storages: set[int] | None = None
+
+    @cached_property
+    def saved(self) -> Saved:
+        """Return what reads the tensors that autograd keeps."""
+        from torchtap.capture.saved_port import Saved
+
+        return Saved()
 
     def take(
         self, state: SiteState | None, tensor: Tensor, call: int, phase: str, foreign: set[int]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -11,13 +11,15 @@ from torch import nn
 from torchtap.capture.callbacks import Begin, End, PostForward, PreForward
 from torchtap.capture.copy_policy import ALIAS
 from torchtap.capture.delivery import SinkDispatch
-from torchtap.capture.plain_calls import counted_plainly, plainly
+from torchtap.capture.plain_calls import counted_plainly, plain_hooks
+from torchtap.capture.traceable import TraceableHooks
 from torchtap.capture.training_facts import TrainingFacts
 from torchtap.capture.watched_calls import WatchedCalls, WatchOptions
 from torchtap.core.model_layout import Look
 from torchtap.core.module_paths import Places
 from torchtap.core.ports import STATE_PORTS
 from torchtap.core.site import Site
+from torchtap.hooks.call_follower import Row
 from torchtap.hooks.calls import calling_themselves, outermost_parts
 from torchtap.hooks.dynamo_hooks import shared_key
 from torchtap.hooks.hidden_handle import tables_lock
@@ -26,25 +28,12 @@ from torchtap.hooks.tap import Tap
 from torchtap.hooks.tap_follower import CallCounter
 
 if TYPE_CHECKING:
-    from torchtap.capture.compiled import TraceableHooks
     from torchtap.core.plan import Plan
 
 _NEED_ENTRY = frozenset({"input", "grad_input", "saved"})
 """Ports for which it must be known when the module was entered."""
 _NEED_END = frozenset({"output", "grad_output"})
 _STATE = frozenset(STATE_PORTS)
-
-
-Hook = TypeVar("Hook", PreForward, PostForward, Begin)
-
-
-class _Kinds(NamedTuple):
-    """The classes of hooks: those that a compiled graph can have, or those that break it."""
-
-    enter: type[PreForward]
-    leave: type[PostForward]
-    counter: type[CallCounter]
-    begin: type[Begin]
 
 
 class WatchEngine:
@@ -81,13 +70,8 @@ class WatchEngine:
         self.places: Places | None = None
         self.is_resting = False
         self._was_recording = False
-        self._traceable: TraceableHooks | None = None
-        self._kinds = _Kinds(PreForward, PostForward, CallCounter, Begin)
-        if options.copy == ALIAS:
-            from torchtap.capture import compiled
-
-            self._traceable = compiled.TraceableHooks()
-            self._kinds = _Kinds(*compiled.KINDS)
+        # A compiled graph can have values taken that are read at once, and breaks at other hooks.
+        self._traceable = TraceableHooks() if options.copy == ALIAS else None
         self._moved: dict[str, str | None] | None = None
 
     # ------------------------------------------------------------------ on, step, off
@@ -107,28 +91,32 @@ class WatchEngine:
     def _put_on(self, look: Look) -> None:
         """Put the hooks on the tapped modules."""
         calls, root = self.calls, self.hooks.root
-        key = shared_key(look.every)
-        kinds, counted = self._kinds, calling_themselves(look)
+        counted = calling_themselves(look)
+        plainly = plain_hooks(calls)
+        rows: list[Row] = []
+        own: list[PreForward | PostForward | CallCounter] = []
         for tap, module in self.hooks.tapped(look.modules):
             before: Any = None
             after: Any = None
-            has_frame = tap is root or not tap.filters.keys().isdisjoint(_NEED_ENTRY)
-            if has_frame or not tap.filters.keys().isdisjoint(_NEED_END):
-                leaving = kinds.leave(calls, tap, has_frame=has_frame)
-                after = plainly(self._traced(leaving), calls)
+            ports = tap.filters.keys()
+            has_frame = tap is root or not ports.isdisjoint(_NEED_ENTRY)
+            if has_frame or not ports.isdisjoint(_NEED_END):
+                leaving = PostForward(calls, tap, has_frame)
+                own.append(leaving)
+                after = leaving if plainly is None else plainly(leaving)
             if has_frame:
-                before = self._traced(kinds.enter(calls, tap))
+                before = PreForward(calls, tap)
+                own.append(before)
             # A second hook doubles the price of a call; a module that cannot call itself is
             # numbered as it ends.
             elif after is not None and id(module) in counted:
-                before = counted_plainly(kinds.counter(calls, tap), after)
-            self.hooks.put_on(module, pre_hook=before, post_hook=after, key=key)
-
-    def _traced(self, hook: Hook) -> Hook:
-        """Have compiled graphs know a hook, where they may have values taken."""
+                counter = CallCounter(calls, tap)
+                own.append(counter)
+                before = counted_plainly(counter, after)
+            rows.append((module, before, after))
         if self._traceable is not None:
-            self._traceable.add(hook)
-        return hook
+            self._traceable.add(own)
+        self.hooks.put_on_all(rows, shared_key(look.every))
 
     def _attach_to_parts(self, look: Look) -> None:
         """Hear of the parts that may be called alone, and hold a module whose state is wanted."""
@@ -137,7 +125,9 @@ class WatchEngine:
         key = shared_key(look.every) if parts else None
         for path in parts:
             tap = taps.get(path, root)
-            begin = self._traced(self._kinds.begin(calls, tap))
+            begin = Begin(calls, tap)
+            if self._traceable is not None:
+                self._traceable.add([begin])
             self.hooks.put_on(modules[path], pre_hook=begin, key=key)
             self.hooks.put_on(modules[path], post_hook=End(calls, tap))
 

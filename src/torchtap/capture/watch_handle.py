@@ -26,14 +26,14 @@ from torchtap.core.errors import CaptureError, InputError
 from torchtap.core.model_layout import Look
 from torchtap.core.module_paths import unwrapped
 from torchtap.core.plan import Plan
-from torchtap.core.printed_page import Page, Printed
+from torchtap.core.printed import Printed
 from torchtap.runs.about import About
-from torchtap.runs.meta import Meta
-from torchtap.runs.records import overwritten
 from torchtap.runs.scalars import Scalars
 from torchtap.runs.step_notes import StepNotes, checked_ids, checked_labels
 
 if TYPE_CHECKING:
+    from torchtap.core.printed_page import Page
+    from torchtap.runs.meta import Meta
     from torchtap.runs.rules.diagnose import Rule
     from torchtap.runs.run import Run
 
@@ -111,7 +111,7 @@ class Watch(Closable, Printed):
         self._model = weakref.ref(look.modules[""])
         self._scalars = Scalars()
         self._notes = StepNotes()
-        self._start = Start(plan, look.modules)
+        self._start = Start(plan, look.modules[""], self._facts.num_parameters)
         self._source = WatchSource(
             self._engine, delivery, self._missing, self._start, self._scalars, self._notes
         )
@@ -209,6 +209,8 @@ class Watch(Closable, Printed):
         self._engine.begin_step(following, recording=recording)
         self._missing.begin_step()
         if self._kept is not None:
+            from torchtap.runs.records import overwritten
+
             for row in overwritten(self._kept.read(), done):
                 self._engine.overwritten(row.site)
         if self._plan.unmatched:

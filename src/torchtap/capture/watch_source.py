@@ -11,14 +11,14 @@ from torchtap.capture.start import Start
 from torchtap.capture.watch_engine import WatchEngine
 from torchtap.core.absence import Absences
 from torchtap.core.site import Site
-from torchtap.runs.meta import Meta
-from torchtap.runs.records import Records
 from torchtap.runs.scalars import Scalars
 from torchtap.runs.source import SourceDefaults, no_series
 from torchtap.runs.step_notes import StepNotes
 
 if TYPE_CHECKING:
     from torchtap.capture.live_rules import LiveRules
+    from torchtap.runs.meta import Meta
+    from torchtap.runs.records import Records
     from torchtap.stats.series import Series
 
 
@@ -56,7 +56,6 @@ class WatchSource(SourceDefaults):
         self._start = start
         self._live = delivery.records
         self._measured = delivery.measured
-        self._none = Records()
 
     @property
     def is_kept(self) -> bool:
@@ -66,7 +65,11 @@ class WatchSource(SourceDefaults):
     @property
     def records(self) -> Records:
         """Records of the steps that the sink has."""
-        return self._none if self._live is None else self._live.read()
+        if self._live is not None:
+            return self._live.read()
+        from torchtap.runs.records import Records
+
+        return Records()
 
     @property
     def series(self) -> Series:

@@ -18,7 +18,7 @@ from torchtap.capture.gradient_ports import Gradients, ModuleInputs
 from torchtap.capture.graph_reasons import IN_TRANSFORM
 from torchtap.capture.optimizer_ports import OptimizerPorts
 from torchtap.capture.pending_gradient import OUTSIDE
-from torchtap.capture.plain_calls import new_step_counter
+from torchtap.capture.plain_calls import native_put_on, new_step_counter
 from torchtap.capture.state_ports import State
 from torchtap.capture.training_facts import TrainingFacts
 from torchtap.capture.value_ports import Values
@@ -128,6 +128,7 @@ class WatchedCalls:
             make_state=native.kernel().SiteState if native.takes_calls() else SiteState,
         )
         self.hooks: TapFollower[_Frame] = TapFollower(plan, make_tap, new_step_counter())
+        self.hooks.put_natively = native_put_on()
         self.copy_policy = CopyPolicy(options.copy)
         skips = options.skips_evaluation
         self.values = Values(model, self.copy_policy, emit, skips_evaluation=skips)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from torchtap.core.absence import by_reason
-from torchtap.core.printed_page import BLANK, Line, Page, Printed, page_of, wants_color
+from torchtap.core.printed import Printed
+from torchtap.core.printed_page import BLANK, Line, Page, page_of, wants_color
 from torchtap.core.text import WIDTH, plural, size
 
 if TYPE_CHECKING:

@@ -7,11 +7,14 @@ off the words that the sentence is built from.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from torchtap.core.printed_page import BLANK, Line, Listed, Page, Part, Printed, middle
+from torchtap.core.printed import Printed
 from torchtap.core.site import Site
 from torchtap.core.text import clean, count, elide, plural
+
+if TYPE_CHECKING:
+    from torchtap.core.printed_page import Page, Part
 
 MOST_ROWS = 40
 _MOST_REASONS = 3
@@ -106,6 +109,8 @@ def show_absences(absent: Sequence[Absence], *, limit: int | None = MOST_ROWS) -
         absent: what was selected and not seen.
         limit: most sites of one reason; ``None`` for all.
     """
+    from torchtap.core.printed_page import Line, Listed, Page, middle
+
     if not absent:
         return Page(Line("Nothing is absent."))
     reasons = by_reason(absent)
@@ -120,6 +125,8 @@ def show_absences(absent: Sequence[Absence], *, limit: int | None = MOST_ROWS) -
 
 def show_absent(absent: Sequence[Absence]) -> list[Part]:
     """Below a report: how many sites are absent, and the first few reasons, each with its sites."""
+    from torchtap.core.printed_page import BLANK, Listed
+
     if not absent:
         return []
     reasons = by_reason(absent)

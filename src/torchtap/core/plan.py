@@ -6,13 +6,12 @@ import inspect
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 from torchtap.core.absence import Absence
 from torchtap.core.errors import InputError, SiteError
-from torchtap.core.mark_search import may_mark
 from torchtap.core.model_layout import Look, look_at
 from torchtap.core.module_paths import (
     Where,
@@ -21,17 +20,13 @@ from torchtap.core.module_paths import (
     state_names,
     walk,
 )
-from torchtap.core.pattern_suggestions import (
-    could_be_mark,
-    near,
-    no_module,
-    nothing_fits,
-    patterns_in_one,
-)
-from torchtap.core.planned_size import PlannedSize
 from torchtap.core.ports import FLOW_PORTS, MARK_PORTS, PORTS, STATE_PORTS
-from torchtap.core.printed_page import Listed, Page, Printed
+from torchtap.core.printed import Printed
 from torchtap.core.site import WILDCARDS, Pattern, Site, leaf_matches
+
+if TYPE_CHECKING:
+    from torchtap.core.planned_size import PlannedSize
+    from torchtap.core.printed_page import Page
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +38,7 @@ class Filter:
 
     def accepts(self, leaf: str) -> bool:
         """Return whether a leaf is wanted."""
-        if self.is_open:  # Nearly always.
+        if "" in self.include and not self.exclude:  # Nearly always.
             return True
         wanted = any(leaf_matches(pattern, leaf) for pattern in self.include)
         return wanted and not any(leaf_matches(pattern, leaf) for pattern in self.exclude)
@@ -114,6 +109,8 @@ class Plan(Printed):
 
     def hint(self, pattern: Pattern, marks: Iterable[str]) -> str:
         """Suggest what may have been meant by a pattern that no module and no mark fits."""
+        from torchtap.core.pattern_suggestions import near
+
         known = [*marks, *(path for path in (*self.types, *self.aliases) if path)]
         return near(pattern, known, self.types)
 
@@ -168,6 +165,8 @@ def _resolve(look: Look, where: Where) -> tuple[Plan, Sequence[Pattern]]:
             kind, reference = type(module).__name__, weakref.ref(module)
             taps.append(PlannedTap(path, kind, filters, reference, is_container(module)))
     if not taps and not unmatched:
+        from torchtap.core.pattern_suggestions import nothing_fits
+
         raise SiteError(nothing_fits(model, where, patterns, others))
     plan = Plan(
         model=type(modules[""]).__name__,
@@ -327,6 +326,9 @@ def _missing(
     missing = [pattern for pattern in patterns if id(pattern) not in matched]
     if not missing:
         return missing
+    from torchtap.core.mark_search import may_mark
+    from torchtap.core.pattern_suggestions import could_be_mark, near, no_module, patterns_in_one
+
     known = [name for names in _names_of(*found).values() for name in names if name]
     is_marking = may_mark(model)
     for pattern in missing:
@@ -380,6 +382,8 @@ _MOST_LINES = 40
 
 def show_plan(plan: Plan) -> Page:
     """Return one line per tapped module, then what cannot be tapped."""
+    from torchtap.core.printed_page import Listed, Page
+
     taps = [
         (f"{tap.path or '.'} ({tap.type})", ", ".join(map(_port, tap.filters.items())))
         for tap in plan.taps

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import TypeVar
 
+from torchtap.core.printed import Printed
 from torchtap.core.printed_tokens import Tokens
 from torchtap.core.text import (
     WIDTH,
@@ -276,21 +277,6 @@ class Page:
     def html(self) -> str:
         """Return HTML for a notebook: every text is escaped, nothing is loaded or run."""
         return f"<div>{''.join(part.html() for part in self.parts)}</div>"
-
-
-class Printed:
-    """A value that is a page: text where it is printed, a table in a notebook."""
-
-    __slots__ = ()
-
-    def _page(self) -> Page:
-        raise NotImplementedError
-
-    def __repr__(self) -> str:
-        return self._page().text()
-
-    def _repr_html_(self) -> str:
-        return self._page().html()
 
 
 def page_of(value: Printed) -> Page:

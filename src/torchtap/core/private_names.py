@@ -76,8 +76,9 @@ class PrivateName:
 
     def is_there(self) -> bool:
         """Return whether this PyTorch has the name, or need not have it yet."""
-        is_needed = release_of(torch.__version__) >= self.since
-        if not is_needed or (self.module and self.module not in sys.modules):
+        if self.module and self.module not in sys.modules:
+            return True
+        if release_of(torch.__version__) < self.since:
             return True
         found = find(self.name)
         held = code_of(found).co_varnames if self.variables and found is not GONE else ()
@@ -213,6 +214,7 @@ ATTRIBUTES: Mapping[str, str] = MappingProxyType(
         "_NormBase": "class of batch and instance norms, by its name",
         "_BatchNorm": "class of all batch norms, by its name",
         "_InstanceNorm": "class of all instance norms, by its name",
+        "_IncompatibleKeys": "class of what load_state_dict returns, by its name",
         "_tensor_name": "the parameter that a hook of a pruning computes",
         # Parameters of FSDP, and placements of DTensor.
         "_is_flat_param": "whether a parameter is one of FullyShardedDataParallel's",

@@ -12,7 +12,8 @@ from torchtap.core.doors import require
 from torchtap.core.errors import EditError, InputError
 from torchtap.core.module_paths import Where, modules_of
 from torchtap.core.plan import Plan, make_plan
-from torchtap.core.printed_page import Grid, Line, Listed, Page, Printed
+from torchtap.core.printed import Printed
+from torchtap.core.printed_page import Grid, Line, Listed, Page
 from torchtap.core.site import Site
 from torchtap.core.text import plural
 from torchtap.core.user_functions import Function, name_of

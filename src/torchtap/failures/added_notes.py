@@ -19,6 +19,7 @@ from torchtap.failures.failure import Explanation, Failure, place_of
 from torchtap.failures.message_patterns import KnownMessage, is_from_torch, recognise
 from torchtap.failures.misplaced_members import misplaced
 from torchtap.failures.traceback_frame import forget
+from torchtap.failures.value_chains import placed, rows_of
 
 HEAD = "torchtap:"
 """How every note of ours begins."""
@@ -87,6 +88,8 @@ def explain(
     way = misplaced(failure)
     if way:
         explanation = explanation._replace(ways=(way, *explanation.ways))
+    ways = tuple(placed(failure, one) for one in explanation.ways)
+    explanation = explanation._replace(ways=ways)
     return failure, known, explanation
 
 
@@ -117,7 +120,9 @@ def note_of(failure: Failure, explanation: Explanation | None) -> str:
             "this error of PyTorch is not in the catalogue; below is where it was raised.", ()
         )
     lines = wrap(explanation.what, first=HEAD, rest="  ")
-    for label, text in dict.fromkeys(_rows(failure, explanation)):
+    rows = dict.fromkeys(_rows(failure, explanation))
+    rows |= dict.fromkeys(rows_of(failure, " ".join(text for _, text in rows)))
+    for label, text in rows:
         lines += wrap(clean(text), first=f"  {label:<{_LABEL}}", rest=" " * (_LABEL + 2))
     if explanation.ways:
         lines.append("  ways out")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -26,12 +27,16 @@ class Assignment(NamedTuple):
         value: what is assigned; ``None`` where it is not one expression, as in a loop.
         position: of the name among those that share the value, as of ``b`` in ``a, b = f()``;
             ``None`` of one that has it alone.
+        statement: itself.
+        is_sure: whether it runs, and before, whenever the line does that was asked about.
     """
 
     line: int
     text: str
     value: ast.expr | None
     position: int | None = None
+    statement: ast.stmt | None = None
+    is_sure: bool = False
 
 
 class _Found(NamedTuple):
@@ -47,13 +52,17 @@ def assignments_of(frame: TracebackFrame, name: str) -> list[Assignment]:
     Follows the order of the lines, branches and loops, and not the calls: more than one is returned
     where the source alone does not tell.
     """
-    function = frame.function
+    return assigned_before(frame.function, frame.line, frame.file, name)
+
+
+def assigned_before(function: ast.AST | None, line: int, file: str, name: str) -> list[Assignment]:
+    """Return the statements of a function, one of which gave a name its value before a line ran."""
     if function is None or isinstance(function, ast.Lambda):
         return []
     every = _every_assignment(function, name)
-    here = blocks_at(function, frame.line)
+    here = blocks_at(function, line)
     loops = [node for node, _ in here if isinstance(node, LOOPS)]
-    before = [one for one in every if _end(one.statement) < frame.line]
+    before = [one for one in every if _end(one.statement) < line]
     assignments: list[_Found] = []
     # From the line upwards: what stands in a branch may not have run, so the search goes on behind
     # it.
@@ -70,8 +79,23 @@ def assignments_of(frame: TracebackFrame, name: str) -> list[Assignment]:
         assignments += [one for one in inside if one not in before]  # Of an earlier round.
     # One line stands for all its statements: a, b = f(); a, b = g() is shown once.
     by_line = {one.statement.lineno: one for one in every}
+    sure = {one.statement.lineno for one in before if set(one.blocks) <= set(here)}
     lines = sorted({assignment.statement.lineno for assignment in assignments})
-    return [_as_assignment(by_line[line], frame.file) for line in lines]
+    return [_as_assignment(by_line[one], file)._replace(is_sure=one in sure) for one in lines]
+
+
+def is_changed(function: ast.AST | None, name: str) -> bool:
+    """Return whether a function gives a name another value by ``+=`` or the like, or deletes it."""
+    return function is not None and name in _changed_names(function)
+
+
+@lru_cache(maxsize=1024)
+def _changed_names(function: ast.AST) -> frozenset[str]:
+    found = (one for one in ast.walk(function) if isinstance(one, ast.AugAssign | ast.Global))
+    names = (
+        one.names if isinstance(one, ast.Global) else [ast.unparse(one.target)] for one in found
+    )
+    return frozenset(itertools.chain.from_iterable(names))
 
 
 def looped_over(frame: TracebackFrame, name: str) -> ast.expr | None:
@@ -149,7 +173,7 @@ def _as_assignment(found: _Found, file: str) -> Assignment:
     text = written(found.statement, file).partition(":" if found.value is None else "\0")[0]
     if len(text) > _MOST_CHARACTERS:
         text = f"{text[: _MOST_CHARACTERS - 1]}…"
-    return Assignment(found.statement.lineno, text, found.value, found.position)
+    return Assignment(found.statement.lineno, text, found.value, found.position, found.statement)
 
 
 @lru_cache(maxsize=1024)

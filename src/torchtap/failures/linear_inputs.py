@@ -72,7 +72,11 @@ def _ways(
         yield f"If a width of {given} is right, make the layer take it: {wider}."
         if before is not None and len(before) > 2:
             yield from other_pictures(before, wanted)
-        yield f"If the layer's width of {wanted} is right, make {name} that wide, where it is made."
+        yield (
+            f"If the layer's width of {wanted} is right, as of loaded weights, make {name} that "
+            "wide, where it is made: by the encoder or the choice of columns that the layer was "
+            "made for."
+        )
         return
     both = _directions(failure, operand, given)
     if both:
@@ -83,6 +87,11 @@ def _ways(
     yield from pictures
     if maker and len(shape) == 2:
         yield f"If the layer's width of {wanted} is right, make {maker} return {wanted} features."
+    elif not pictures:
+        yield (
+            f"If the layer's width of {wanted} is right, as of loaded weights, take the encoder, "
+            "the size of pictures or the settings that it was made for."
+        )
 
 
 def _kept_batch(
@@ -195,6 +204,12 @@ def other_pictures(before: Sequence[int], wanted: int) -> Iterator[str]:
             f"If the pictures have another size than the layer was made for, resize them before "
             f"the model: {wanted} is {before[1]} x {side} x {side}, and here they are "
             f"{' x '.join(map(str, before[1:]))}."
+        )
+    elif len(before) == 4 and wanted % rest and wanted % before[1] == 0:
+        yield (
+            f"If the pictures have another size than the layer was made for, resize them before "
+            f"the model: {wanted} is {before[1]} channels of {wanted // before[1]} places, and "
+            f"here they are {' x '.join(map(str, before[1:]))}."
         )
     elif len(before) == 4 and wanted % rest == 0:
         yield (

@@ -42,6 +42,7 @@ _KINDS = (
     EOFError,
     ImportError,
     NotImplementedError,
+    StopIteration,
 )
 _PREFIX = r"([\w.:<>()]+: )?"
 """Matches the name of an operator, which some releases put before a message (``addmm: ``)."""

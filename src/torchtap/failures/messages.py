@@ -90,7 +90,8 @@ PATTERNS: dict[str, str] = {
     "storage of a batch": r"Trying to resize storage that is not resizable",
     "lists in a batch": r"each element in list of batch should be of equal size",
     "None in a batch": r"expected Tensor as element \d+ in argument \d+, but got NoneType|"
-    r"default_collate: batch must contain .* found <class 'NoneType'>",
+    r"default_collate: batch must contain .* found <class 'NoneType'>|object of type 'NoneType' "
+    r"has no len\(\)",
     "sample of a batch": r"default_collate: batch must contain .* found <class '(?P<kind>[\w.]+)'>",
     "reshape": r"shape '(?P<shape>\[.*?\])' is invalid for input of size (?P<numel>\d+)",
     "view of strides": r"view size is not compatible with input tensor's size and stride",
@@ -255,7 +256,7 @@ PATTERNS: dict[str, str] = {
     "types of a script": r"\s*Arguments for call are not valid\.",
     "legacy function": r"Legacy autograd function with non-static forward method is deprecated",
     # ------------------------------------------------------------------ the rest
-    "weights only": r"Weights only load failed",
+    "weights only": r"Weights only load failed(?![\s\S]*Unsupported operand)",
     "file of a GPU": r"Attempting to deserialize object on a (?P<device>\w+) device but",
     "unknown argument": r"(?P<call>(?!.*forward\(\))[\w.]+)\(\) got an unexpected keyword argument "
     r"'(?P<name>\w+)'",

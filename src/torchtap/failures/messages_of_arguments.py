@@ -172,8 +172,8 @@ TENSORS: dict[str, str] = {
     r"torch\.dtype, not (?P<given>\w+)|invalid type: '(?P<name>\w+)'",
     "name of a device": r"Expected one of cpu, cuda, .* device type at start of device string: "
     r"(?P<given>\S*)",
-    "values of meta": r"Cannot copy out of meta tensor; no data!|can't convert meta device type "
-    r"tensor to numpy",
+    "values of a device": r"Cannot copy out of meta tensor; no data!|can't convert "
+    r"(?P<device>[\w:]+) device type tensor to numpy",
     "format of a tensor": r"unsupported format string passed to Tensor\.__format__",
     "tensor as an index": r"only integer tensors of a single element can be converted to an index",
     "size of a kept tensor": r"cannot resize variables that require grad",

@@ -72,7 +72,8 @@ CHECKS: dict[str, str] = {
     "lengths of a split": r"Sum of input lengths does not equal the length of the input dataset",
     "order of a sampler": r"sampler option is mutually exclusive with shuffle",
     "file that is none": r"(Ran out of input|pop from empty list|unexpected EOF|)$|"
-    r"PytorchStreamReader failed reading zip archive|invalid load key, ",
+    r"PytorchStreamReader failed reading zip archive|invalid load key, |"
+    r"Weights only load failed[\s\S]*Unsupported operand \d+",
     # ------------------------------------------------------------------ losses and distributions
     "weight of classes": r"weight tensor should be defined either for all (?P<num>\d+) classes or "
     r"no "

@@ -98,6 +98,7 @@ TRAINING: dict[str, str] = {
     "steps of a cycle": r"You must define either total_steps OR \(epochs AND steps_per_epoch\)",
     "whole number of a scheduler": r"Expected positive integer (?P<name>\w+), but got "
     r"(?P<given>\S+)",
+    "momentum of a cycle": r"optimizer must support momentum or beta1 with `cycle_momentum`",
     "schedulers in a row": r"Sequential Schedulers expects number of schedulers provided to be one "
     r"more than the number of milestone points, but got number of schedulers (?P<given>\d+) and the"
     r" number of milestones to be equal to (?P<points>\d+)",
@@ -182,6 +183,9 @@ TRANSFORMS: dict[str, str] = {
 RANKS: dict[str, str] = {
     "variable of a rank": r"Error initializing torch\.distributed using env:// rendezvous: "
     r"environment variable (?P<name>\w+) expected, but not set",
+    "variable that is not set": r"'(?P<name>RANK|LOCAL_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE)'$",
+    "port in use": r"The server socket has failed to (listen|bind).*port: (?P<port>\d+)[\s\S]*"
+    r"(EADDRINUSE|[Aa]ddress already in use)",
     "backend of ranks": r"Unknown backend type (?P<given>\w+)|Distributed package doesn't have "
     r"(?P<lacking>\w+) built in",
     "group made twice": r"trying to initialize the default process group twice",
@@ -206,6 +210,9 @@ RANKS: dict[str, str] = {
 }
 """Messages of processes that train together."""
 LAST: dict[str, str] = {
+    "class of a pickle": r"Can't get attribute '(?P<name>\w+)' on <module '(?P<place>[\w.]+)'|No "
+    r"module named '(?P<module>[\w.]+)'",
+    "end of a loader": r"$",
     "next of an iterator": r"'_(Single|Multi)ProcessDataLoaderIter' object has no attribute 'next'",
     "attribute of a subset": r"'(?P<kind>Subset|ConcatDataset|DataLoader)' object has no attribute "
     r"'(?P<name>\w+)'",
@@ -216,5 +223,12 @@ LAST: dict[str, str] = {
     r"axis 0 with size (?P<size>\d+)|single positional indexer is out-of-bounds",
 }
 """Messages of a kind, behind those that say more."""
-TOOLS: dict[str, str] = {**OBJECTS, **TRAINING, **DATA, **TRANSFORMS, **RANKS, **LAST}
+PLAIN: dict[str, str] = {
+    "None that is called": r"'(?P<kind>[\w.]+)' object is not callable",
+    "member of an object": r"'(?P<kind>NoneType|str|int|float|bool|list|dict|tuple|numpy\.ndarray|"
+    r"_IncompatibleKeys|method|function|builtin_function_or_method)' object has no attribute "
+    r"'(?P<name>\w+)'",
+}
+"""Messages of Python itself about objects that stand where PyTorch's are meant."""
+TOOLS: dict[str, str] = {**OBJECTS, **TRAINING, **DATA, **TRANSFORMS, **RANKS, **LAST, **PLAIN}
 """Name -> what a message begins with; behind those of :mod:`torchtap.failures.messages`."""

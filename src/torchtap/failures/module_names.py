@@ -149,7 +149,9 @@ def _unwrapped_as_written(text: str, module: nn.Module) -> tuple[str, nn.Module]
 
     Other wrappers, such as that of ``torch.compile``, hand on attributes of the inner one.
     """
-    while isinstance(module, DataParallel | DistributedDataParallel):
+    # A wrapper that refuses what it is to wrap has not kept it yet.
+    wrappers = (DataParallel, DistributedDataParallel)
+    while isinstance(module, wrappers) and "module" in module._modules:
         text, module = f"{text}.module", module.module
     return text, unwrapped(module)
 

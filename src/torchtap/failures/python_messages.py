@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 from torchtap.failures.catalogue.hooks import hook_called
 from torchtap.failures.catalogue.objects import none_handed_over, unpacked
+from torchtap.failures.catalogue.plain_objects import calls_no_function, reads_no_member
 from torchtap.failures.catalogue.values_given import (
     adds_parameters,
     checkpoint_of,
@@ -35,7 +36,8 @@ def _last_value(failure: Failure, field: str) -> Any:
 
 
 def _is_of_data(failure: Failure) -> bool:
-    return failure.frames[-1].is_torch and _LOADING in failure.frames[-1].file
+    last = failure.frames[-1]
+    return last.is_torch and _LOADING in last.file and not last.file.endswith("collate.py")
 
 
 def _is_method(failure: Failure) -> bool:
@@ -78,6 +80,8 @@ def _is_of_torch(failure: Failure) -> bool:
     if last.is_torch:
         return not last.raises_itself
     called = _last_value(failure, "func")
+    if isinstance(called, type) and issubclass(called, nn.Module | Dataset | Optimizer):
+        return True
     home = getattr(called, "__module__", None) or ""
     is_method = name.partition(".")[0] == name and hasattr(Tensor, name)
     return str(home).partition(".")[0] == "torch" or is_method or hasattr(torch, name)
@@ -108,6 +112,20 @@ def _is_key_of_a_sample(failure: Failure) -> bool:
 def _is_pickled(failure: Failure) -> bool:
     """Return whether PyTorch asked for it: to save a file, or to start a process."""
     return any(frame.is_torch for frame in failure.frames)
+
+
+def _is_unpickled(failure: Failure) -> bool:
+    """Return whether torch.load looked for a class or file of what a file holds."""
+    return any(
+        one.is_torch and one.file.endswith("serialization.py") and one.code.co_name == "load"
+        for one in failure.frames
+    )
+
+
+def _has_ended(failure: Failure) -> bool:
+    """Return whether the iterator of a loader was asked for more than it has."""
+    last = failure.frames[-1]
+    return isinstance(failure.error, StopIteration) and last.is_torch and _LOADING in last.file
 
 
 def _is_array_of_a_data_set(failure: Failure) -> bool:
@@ -213,5 +231,10 @@ CONDITIONS: dict[str, Callable[[Failure], bool]] = {
     "samples beyond the data": _is_of_fetch,
     "key of a data set": _is_key_of_fetch,
     "arguments of a hook": lambda failure: bool(hook_called(failure)),
+    "class of a pickle": _is_unpickled,
+    "end of a loader": _has_ended,
+    "variable that is not set": lambda failure: isinstance(failure.error, KeyError),
+    "None that is called": calls_no_function,
+    "member of an object": reads_no_member,
 }
 """Name of a message -> whether it is about PyTorch in a failure."""

@@ -172,7 +172,7 @@ def maps_of_one_size(a: str, one: Sequence[int], b: str, other: Sequence[int]) -
         yield (
             "Or round alike where they are made: output_padding of a transposed convolution, "
             "ceil_mode=True of a pool, padding of a convolution; inputs whose sides are multiples "
-            "of all strides together are not rounded at all."
+            "of all strides together are not rounded at all, and fewer levels round less."
         )
     else:
         yield (

@@ -15,6 +15,7 @@ from torchtap.failures.failure import UNNAMED, Details, Explanation, Failure
 from torchtap.failures.operands import Operand, dtype_text, dtype_word, shape_text
 from torchtap.failures.parsed_source import grouped, replaced
 from torchtap.failures.traceback_frame import MISSING
+from torchtap.failures.value_chains import made_of, source_of
 
 Way = str | tuple[str, str]
 """A way out; or the word that must hold, and the way out."""
@@ -107,7 +108,8 @@ class _Words(dict[str, Any]):
     ``looks`` and ``kept`` are its shape and dtype, or say that they are others where they are not
     known. ``name`` is the first operand that the row is about, as the program calls it. Each word
     has others: ``name_it`` is its text as it stands before a method, ``name_cloned`` says how it is
-    replaced by a clone, and ``given_dtype`` is a dtype as it is written today.
+    replaced by a clone, ``given_dtype`` is a dtype as it is written today, and ``name_source`` is
+    where it was made. ``made`` is the call that made the running module.
     """
 
     def __init__(self, failure: Failure, operands: list[Operand], known: Mapping[str, Any]) -> None:
@@ -127,6 +129,11 @@ class _Words(dict[str, Any]):
                 return dtype_word(self[head])
             case "module":
                 return self._failure.module_text
+            case "source":
+                operand = next(iter(self._operands), Operand(UNNAMED))
+                text = self[head]
+                is_own = head == "name" or operand.text == text
+                return source_of(self._failure, operand if is_own else self._failure.operand(text))
             case "variable":
                 return self._failure.names.variable(self._failure.module)
         operand = self._operands[0] if self._operands else Operand(UNNAMED)
@@ -137,6 +144,9 @@ class _Words(dict[str, Any]):
                 return shape_text(operand.value)
             case "dtype":
                 return dtype_text(operand.value)
+            case "made":
+                made = made_of(self._failure, self._failure.module)
+                return made.text if made is not None else ""
             case "looks":
                 return shape_text(operand.value) or "of another shape"
             case "kept":

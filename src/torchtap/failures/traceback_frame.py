@@ -12,7 +12,7 @@ import inspect
 import opcode
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from types import CodeType, FrameType, TracebackType
 from typing import Any
@@ -160,29 +160,45 @@ class TracebackFrame:
 
     def value_of(self, node: ast.AST) -> Any:
         """Return the value of an expression; :data:`MISSING` where only running it would tell."""
-        match node:
-            case ast.Constant():
-                return node.value
-            case ast.Name():
-                return self.names.get(node.id, vars(builtins).get(node.id, MISSING))
-            case ast.Attribute():
-                owner = self.value_of(node.value)
-                if isinstance(owner, Tensor):  # Other attributes of tensors are computed.
-                    return owner.grad if node.attr == "grad" and owner.is_leaf else MISSING
-                # Read and never computed: a property of the user's may fail again, or change
-                # something.
-                held = getattr(owner, "__dict__", {})
-                state = _STATE if isinstance(owner, nn.Module) else ()
-                tables = (held, *(held.get(name, {}) for name in state))
-                return next((table[node.attr] for table in tables if node.attr in table), MISSING)
-            case ast.Subscript():
-                return _item_of(self.value_of(node.value), self.value_of(node.slice))
-            case ast.UnaryOp(op=ast.USub()):
-                value = self.value_of(node.operand)
-                return -value if type(value) in (int, float) else MISSING
-            case ast.List() | ast.Tuple():
-                return [self.value_of(element) for element in node.elts]
-        return MISSING
+        return value_in(node, self._value_of_name)
+
+    def _value_of_name(self, name: str) -> Any:
+        return self.names.get(name, vars(builtins).get(name, MISSING))
+
+
+def value_in(node: ast.AST, of_name: Callable[[str], Any]) -> Any:
+    """Return the value of an expression; :data:`MISSING` where only running it would tell.
+
+    Args:
+        node: the expression.
+        of_name: gives the value of a variable.
+    """
+    match node:
+        case ast.Constant():
+            return node.value
+        case ast.Name():
+            return of_name(node.id)
+        case ast.Attribute():
+            return attribute_of(value_in(node.value, of_name), node.attr)
+        case ast.Subscript():
+            return item_of(value_in(node.value, of_name), value_in(node.slice, of_name))
+        case ast.UnaryOp(op=ast.USub()):
+            value = value_in(node.operand, of_name)
+            return -value if type(value) in (int, float) else MISSING
+        case ast.List() | ast.Tuple():
+            return [value_in(element, of_name) for element in node.elts]
+    return MISSING
+
+
+def attribute_of(owner: Any, name: str) -> Any:
+    """Return an attribute that an object holds; :data:`MISSING` of one that is computed."""
+    if isinstance(owner, Tensor):  # Other attributes of tensors are computed.
+        return owner.grad if name == "grad" and owner.is_leaf else MISSING
+    # Read and never computed: a property of the user's may fail again, or change something.
+    held = getattr(owner, "__dict__", {})
+    state = _STATE if isinstance(owner, nn.Module) else ()
+    tables = (held, *(held.get(table, {}) for table in state))
+    return next((table[name] for table in tables if name in table), MISSING)
 
 
 def is_inside(line: int, statement: ast.stmt) -> bool:
@@ -196,7 +212,8 @@ def line_of(node: ast.AST, file: str) -> str:
     return f"{shown_file(file)}:{line}: {written(node, file)}"
 
 
-def _item_of(value: Any, key: Any) -> Any:
+def item_of(value: Any, key: Any) -> Any:
+    """Return an item of a container of Python or PyTorch; :data:`MISSING` of any other."""
     if isinstance(value, nn.Sequential | nn.ModuleList) and type(key) is int:
         value = list(value._modules.values())
     elif isinstance(value, nn.ModuleDict):

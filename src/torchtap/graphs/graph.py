@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from torchtap.core.did_you_mean import did_you_mean
 from torchtap.core.errors import InputError, MissingExtraError
-from torchtap.core.printed_page import BLANK, Grid, Line, Page, Printed
+from torchtap.core.printed import Printed
+from torchtap.core.printed_page import BLANK, Grid, Line, Page
 from torchtap.core.text import NONE, count, elide, plural, shape, size
 from torchtap.graphs.backward_order import LEAF, backward_order
 from torchtap.graphs.boxes_and_arrows import Picture, make_picture

@@ -18,7 +18,7 @@ from torch import nn
 from torchtap.core.stack_frames import innermost_frames, is_on_stack
 from torchtap.hooks.dynamo_hooks import new_key
 from torchtap.hooks.encoder_fast_path import EncoderFastPath
-from torchtap.hooks.hidden_handle import HiddenHandle, tables_lock
+from torchtap.hooks.hidden_handle import HiddenHandle, HiddenHandles, tables_lock
 from torchtap.hooks.hook_order import put_by_role
 from torchtap.hooks.module_hook import ModuleHook, NativeHook
 from torchtap.hooks.tap import Tap
@@ -107,18 +107,27 @@ class EntryHook(ModuleHook[Callable[[nn.Module], None]]):
             self.owner(module)
 
 
+AnyHook = ModuleHook[Any] | NativeHook
+Row = tuple[nn.Module, AnyHook | None, AnyHook | None]
+
+
 class CallFollower(Generic[OneCall]):
     """Puts the hooks of one owner on modules, and takes them off.
 
     Args:
         running: calls that are followed; by default a stack for each thread.
+
+    Attributes:
+        put_natively: does natively what :meth:`put_on` does for each row of :meth:`put_on_all`.
     """
+
+    put_natively: Callable[..., None] | None = None
 
     def __init__(self, running: CallStack[OneCall] | None = None) -> None:
         self.running: CallStack[OneCall] = RunningCalls() if running is None else running
         self._pre_hooks: list[Any] = []
         self._others: list[Any] = []
-        self._on_modules: list[HiddenHandle] = []
+        self._on_modules: list[HiddenHandle | HiddenHandles] = []
         self._are_resting = False
         self._fast_path: EncoderFastPath | None = None
 
@@ -159,6 +168,22 @@ class CallFollower(Generic[OneCall]):
                 tables.append(module._forward_hooks_always_called)
             self._others.append(self._put_in(tables, post_hook, key))
         return True
+
+    def put_on_all(self, rows: list[Row], key: int) -> None:
+        """Put hooks on many modules, as :meth:`put_on` does for each row.
+
+        Args:
+            rows: modules that take hooks, each with a pre-hook and a hook; ``None`` for none.
+            key: of all hooks.
+        """
+        if self.put_natively is not None:
+            with tables_lock:
+                self.put_natively(rows, key, self._pre_hooks, self._others)
+            for native in (self._pre_hooks[-1], self._others[-1]):
+                self._on_modules.append(HiddenHandles(native.key, native.hooks))
+            return
+        for module, pre_hook, post_hook in rows:
+            self.put_on(module, pre_hook=pre_hook, post_hook=post_hook, key=key)
 
     def _put_in(
         self, tables: list[Any], hook: Any, key: int | None, *, is_first: bool = False

@@ -6,7 +6,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -18,9 +18,11 @@ from torchtap.core.torch_frames import is_in_function
 from torchtap.core.torch_private import current_node, current_task, sequence_number, top_saved_hooks
 from torchtap.core.tree import argument_leaves
 from torchtap.hooks.call_follower import FollowedCall
-from torchtap.hooks.checkpoint_calls import FUNCTION, OTHER, CheckpointCalls, backward_runner
 from torchtap.hooks.module_hook import OWN_HOOKS
 from torchtap.hooks.tap import Tap
+
+if TYPE_CHECKING:
+    from torchtap.hooks.checkpoint_calls import CheckpointCalls
 
 UNIDENTIFIED = -1
 """Number of a recomputed call that could not be distinguished from the others of its module."""
@@ -47,15 +49,16 @@ class CallIdentifier:
 
     def restart(self) -> None:
         """Begin a step."""
-        own = self._own.calls
-        # Nearly always nothing was remembered, in this thread or another.
-        if own is None or len(self._of_threads) > 1 or not own.begin_again(sequence_number()):
+        if self._of_threads:  # Nearly always nothing was remembered, in this thread or another.
             self._begin()
+        else:
+            self._begun = threading.get_ident(), sequence_number()
 
     def _begin(self) -> None:
         self._own = _ThreadCalls()
-        self._own.calls = CheckpointCalls(sequence_number())
-        self._of_threads = deque([self._own.calls], maxlen=_MOST_THREADS)
+        self._begun = threading.get_ident(), sequence_number()
+        # That of the thread which began the step is the first.
+        self._of_threads: deque[CheckpointCalls] = deque(maxlen=_MOST_THREADS)
 
     def enter_model(self) -> None:
         """Note the grad mode in which the outermost call begins."""
@@ -91,6 +94,8 @@ class CallIdentifier:
     def _inside_backward(
         self, tap: Tap, arguments: Sequence[Tensor], *, may_recur: bool
     ) -> tuple[int, str]:
+        from torchtap.hooks.checkpoint_calls import FUNCTION, OTHER, backward_runner
+
         runner = backward_runner(current_node())
         if runner is not OTHER:
             place = self._calls_of_thread(tap, arguments, runner).find(tap, arguments, runner)
@@ -108,14 +113,26 @@ class CallIdentifier:
     def _remember(self, tap: Tap, call: int, phase: str, arguments: Sequence[Tensor]) -> None:
         calls, may = self._own.calls, self._may_differentiate
         if calls is None:
-            calls = self._own.calls = CheckpointCalls(0)
-            self._of_threads.append(calls)
+            calls = self._own.calls = self._new_calls()
         calls.remember(tap, call, phase, arguments, may_differentiate=may)
+
+    def _new_calls(self) -> CheckpointCalls:
+        """Return what takes the calls of this thread."""
+        from torchtap.hooks.checkpoint_calls import CheckpointCalls
+
+        thread, first_node = self._begun
+        if not self._of_threads:
+            self._of_threads.append(CheckpointCalls(first_node))
+        if threading.get_ident() != thread:
+            self._of_threads.append(CheckpointCalls(0))
+        return self._of_threads[-1]
 
     def _calls_of_thread(
         self, tap: Tap, arguments: Sequence[Tensor], runner: str
     ) -> CheckpointCalls:
         """Return the calls of the thread that ran the forward; its backward may run in another."""
+        if not self._of_threads:
+            self._new_calls()
         every = list(self._of_threads)
         # A thread of autograd's engine has run no forward itself.
         own = self._own.calls or every[0]

@@ -125,11 +125,10 @@ class EncoderFastPath:
 
     def attach(self, modules: Mapping[str, nn.Module]) -> list[Any]:
         """Follow the encoder layers that hold a tap; returns the handles of the hooks."""
-        paths = {id(module): path for path, module in modules.items()}
+        layers = [one for one in modules.values() if isinstance(one, TransformerEncoderLayer)]
+        paths = {id(module): path for path, module in modules.items()} if layers else {}
         handles = []
-        for module in modules.values():
-            if not isinstance(module, TransformerEncoderLayer):
-                continue
+        for module in layers:
             inner = [self._taps.get(paths.get(id(one), "?")) for one in module.modules()]
             if any(tap is not None for tap in inner):
                 self._hold_kernel()

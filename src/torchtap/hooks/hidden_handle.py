@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import copy
 import threading
-import weakref
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import Any
+from weakref import ref
 
 from torch.utils.hooks import RemovableHandle
 
@@ -48,7 +48,7 @@ class HiddenHandle:
     def __init__(self, key: int, tables: Iterable[Table]) -> None:
         self.id = key
         # Tables of hooks first. While the key is among its entries, they stay with the table.
-        self._own = [_OwnEntries.of(table) for table in tables]
+        self._own = [OwnEntries.of(table) for table in tables]
         for own in self._own:
             own.keys += (key,)
 
@@ -93,76 +93,80 @@ class HiddenHandle:
         self._own = []
 
 
-class _OwnEntries:
-    """Our own entries of one hook table; its methods stand on the table as attributes."""
+class HiddenHandles:
+    """Handles of many hooks of one key, which rest and wake together.
 
-    __slots__ = ("_order", "_resting", "_table", "keys")
+    Args:
+        key: of the hooks.
+        entries: of the tables of hooks.
+    """
 
-    def __init__(self, table: Table) -> None:
-        self._table = weakref.ref(table)  # No cycle: a model that is dropped is gone at once.
-        self.keys: tuple[int, ...] = ()
-        self._resting: dict[int, Any] = {}
-        self._order: list[int] = []  # All keys, when a hook was last put to rest.
-        attributes = table.__dict__
-        attributes["__deepcopy__"] = attributes["__reduce_ex__"] = self.without_ours
+    __slots__ = ("_entries", "_key")
+
+    def __init__(self, key: int, entries: list[OwnEntries]) -> None:
+        self._key = key
+        self._entries = entries
+
+    def rest(self) -> None:
+        """Take the hooks out of their tables, see :meth:`HiddenHandle.rest`."""
+        for own in self._entries:
+            own.rest(self._key)
+
+    def wake(self) -> None:
+        """Put the hooks back."""
+        for own in self._entries:
+            own.wake(self._key)
+
+
+class Resting:
+    """The entries of a table that rest.
+
+    Attributes:
+        hooks: key -> hook.
+        order: all keys, when a hook was last put to rest.
+    """
+
+    __slots__ = ("hooks", "order")
+
+    def __init__(self, hooks: dict[int, Any], order: list[int]) -> None:
+        self.hooks = hooks
+        self.order = order
+
+
+class OwnEntries(ref[Table]):
+    """Our own entries of one hook table: a weak reference to it, which stands on it.
+
+    It is two attributes of the table, and makes copies of it. No cycle: a model that is dropped is
+    gone at once. A watch has them made natively, by ``stats/kernels/tables.c``.
+
+    Attributes:
+        keys: of the entries, also of those that rest.
+        resting: those that are out of the table for a while.
+    """
+
+    __slots__ = ("keys", "resting")
+
+    keys: tuple[int, ...]
+    resting: Resting | None
 
     @classmethod
-    def of(cls, table: Table) -> _OwnEntries:
-        """Return the ``_OwnEntries`` of a table, made where none of its entries was ours."""
-        return _own_entries(table) or cls(table)
+    def of(cls, table: Table) -> OwnEntries:
+        """Return the entries of a table, made where none of its entries was ours."""
+        return _own_entries(table) or cls._made(table)
 
-    def rest(self, key: int) -> None:
-        """Take an entry out of the table until it wakes."""
-        table = self._table()
-        if table is None or key not in table:
-            return
-        if self._resting:
-            self._order = order_with(table, self._resting, self._order)
-        else:
-            self._order = list(table)
-            # PyTorch moves a hook to the front by it. Nothing else tells that hook from others.
-            vars(table)["move_to_end"] = self._move_to_end
-        self._resting[key] = table.pop(key)
+    @classmethod
+    def _made(cls, table: Table) -> OwnEntries:
+        made = cls(table)
+        made.keys, made.resting = (), None
+        attributes = table.__dict__
+        attributes["__deepcopy__"] = attributes["__reduce_ex__"] = made
+        return made
 
-    def wake(self, key: int) -> None:
-        """Put an entry back into the table, where it belongs now."""
-        table = self._table()
-        if table is None or key not in self._resting:
-            return
-        if table or len(self._resting) > 1:
-            order = order_with(table, self._resting, self._order)
-            put_back(table, key, self._resting[key], order)
-        else:  # It is alone, as nearly every hook of a watch.
-            table[key] = self._resting[key]
-        self._forget(key)
+    def table(self) -> Table | None:
+        """Return the table, if it is there still."""
+        return ref.__call__(self)
 
-    def _forget(self, key: int) -> None:
-        """An entry rests no longer."""
-        table = self._table()
-        if self._resting.pop(key, None) is not None and not self._resting and table is not None:
-            vars(table).pop("move_to_end", None)
-
-    def _move_to_end(self, key: int, last: bool = True) -> None:
-        table = self._table()
-        assert table is not None  # It is being asked.
-        OrderedDict.move_to_end(table, key, last)
-        if not last:
-            self._order.insert(0, key)
-
-    def remove(self, key: int) -> None:
-        """Take an entry of ours away; with the last one go the attributes."""
-        table = self._table()
-        if table is None:
-            return
-        table.pop(key, None)
-        if self._resting:
-            self._forget(key)
-        self.keys = tuple(other for other in self.keys if other != key)
-        if not self.keys:
-            attributes = table.__dict__
-            del attributes["__deepcopy__"], attributes["__reduce_ex__"]
-
-    def without_ours(self, asked: dict[int, Any] | int) -> Any:
+    def __call__(self, asked: dict[int, Any] | int) -> Any:  # type: ignore[override]
         """Copy the table without our entries, or reduce it for pickle.
 
         Args:
@@ -173,8 +177,61 @@ class _OwnEntries:
             others.__reduce_ex__(asked) if isinstance(asked, int) else copy.deepcopy(others, asked)
         )
 
+    def rest(self, key: int) -> None:
+        """Take an entry out of the table until it wakes."""
+        table, resting = self.table(), self.resting
+        if table is None or key not in table:
+            return
+        if resting is None:
+            resting = self.resting = Resting({}, list(table))
+            # PyTorch moves a hook to the front by it. Nothing else tells that hook from others.
+            vars(table)["move_to_end"] = self._move_to_end
+        else:
+            resting.order = order_with(table, resting.hooks, resting.order)
+        resting.hooks[key] = table.pop(key)
+
+    def wake(self, key: int) -> None:
+        """Put an entry back into the table, where it belongs now."""
+        table, resting = self.table(), self.resting
+        if table is None or resting is None or key not in resting.hooks:
+            return
+        if table or len(resting.hooks) > 1:
+            order = order_with(table, resting.hooks, resting.order)
+            put_back(table, key, resting.hooks[key], order)
+        else:  # It is alone, as nearly every hook of a watch.
+            table[key] = resting.hooks[key]
+        self.forget(key)
+
+    def forget(self, key: int) -> None:
+        """An entry rests no longer."""
+        table, resting = self.table(), self.resting
+        if resting is not None and resting.hooks.pop(key, None) is not None and not resting.hooks:
+            self.resting = None
+            if table is not None:
+                vars(table).pop("move_to_end", None)
+
+    def _move_to_end(self, key: int, last: bool = True) -> None:
+        table = self.table()
+        assert table is not None  # It is being asked.
+        OrderedDict.move_to_end(table, key, last)
+        if not last and self.resting is not None:
+            self.resting.order.insert(0, key)
+
+    def remove(self, key: int) -> None:
+        """Take an entry of ours away; with the last one go the attributes."""
+        table = self.table()
+        if table is None:
+            return
+        table.pop(key, None)
+        if self.resting is not None:
+            self.forget(key)
+        self.keys = tuple(other for other in self.keys if other != key)
+        if not self.keys:
+            attributes = table.__dict__
+            del attributes["__deepcopy__"], attributes["__reduce_ex__"]
+
     def _others(self) -> Table:
-        table = self._table()
+        table = self.table()
         assert table is not None  # It is being asked.
         others = OrderedDict((key, hook) for key, hook in table.items() if key not in self.keys)
         attributes = vars(table).items()
@@ -182,6 +239,6 @@ class _OwnEntries:
         return others
 
 
-def _own_entries(table: Table) -> _OwnEntries | None:
-    own = getattr(table.__dict__.get("__reduce_ex__"), "__self__", None)
-    return own if isinstance(own, _OwnEntries) else None
+def _own_entries(table: Table) -> OwnEntries | None:
+    own = table.__dict__.get("__reduce_ex__")
+    return own if isinstance(own, OwnEntries) else None

@@ -145,9 +145,11 @@ class TapHook(ModuleHook[Owner]):
 
     __slots__ = ("tap",)
 
+    # All in one: a watch of one forward makes as many hooks as it sees calls.
     def __init__(self, owner: Owner, tap: Tap, role: str = FOLLOW) -> None:
-        super().__init__(owner, role)
+        self.owner = owner
         self.tap = tap
+        self.role = role
 
 
 def run_as_it_is(*functions: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping
+from functools import partial
 from types import FrameType
 from typing import Any, Protocol
 
@@ -57,21 +58,29 @@ def listen_to_optimizers(listener: OptimizerListener) -> list[RemovableHandle]:
     """
     _remove_gone([])
     me = weakref.ref(listener)  # The hooks are global: they would keep the listener forever.
-
-    def before(optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
-        alive = me()
-        return None if alive is None else alive.before_step(optimizer, args, kwargs)
-
-    def after(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        alive = me()
-        if alive is not None:
-            alive.after_step(optimizer)
-
-    keep_dynamo_out(before, after)
+    before, after = partial(_before, me), partial(_after, me)
     handles = [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)]
     # Not at exit, when modules are torn down in any order and no step follows.
     weakref.finalize(listener, _remove_gone, handles).atexit = False
     return handles
+
+
+def _before(
+    me: weakref.ref[OptimizerListener], optimizer: Optimizer, args: Any, kwargs: Any
+) -> Any:
+    alive = me()
+    return None if alive is None else alive.before_step(optimizer, args, kwargs)
+
+
+def _after(
+    me: weakref.ref[OptimizerListener], optimizer: Optimizer, args: Any, kwargs: Any
+) -> None:
+    alive = me()
+    if alive is not None:
+        alive.after_step(optimizer)
+
+
+keep_dynamo_out(_before, _after)
 
 
 def _remove_gone(handles: list[RemovableHandle]) -> None:

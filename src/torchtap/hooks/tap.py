@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 from torchtap.core.absence import Absence
@@ -23,6 +23,12 @@ if TYPE_CHECKING:
 TAKEN, RETURNED = "taken", "returned"
 Meter = Callable[["Tensor", int], bool]
 _first_calls = itertools.count()
+
+
+@lru_cache(maxsize=4096)
+def _bare_site(path: str, port: str) -> Site:
+    """Return the site of one bare tensor; a watch is opened for each step by some programs."""
+    return Site(path, port)
 
 
 def no_meter(tensor: Tensor, step: int) -> bool:
@@ -70,6 +76,18 @@ class EditGradHook(GradHook):
     __slots__ = ()
 
 
+class _Rare:
+    """The notes of a tap that few modules need."""
+
+    __slots__ = ("call_numbers_in_backward", "raised", "unidentified", "unseen")
+
+    def __init__(self, steps: StepCounter) -> None:
+        self.call_numbers_in_backward = steps.new_numbers()
+        self.unidentified: dict[str, int] = defaultdict(int)
+        self.raised: dict[str, int] = defaultdict(int)
+        self.unseen: dict[str, Unseen] = {TAKEN: {}, RETURNED: {}}
+
+
 class Tap:
     """The state of an engine for one module or mark: which leaves are wanted, what was seen.
 
@@ -79,10 +97,6 @@ class Tap:
         plain_output: the state of an output that is one bare tensor, if wanted.
         plain_gradient: the same of its gradient.
         call_numbers: numbers the calls of each step.
-        call_numbers_in_backward: likewise those inside a backward that are no recomputation.
-        unidentified: reason -> number of calls that are not among those of the forward.
-        raised: name of an exception -> number of calls that were left by one.
-        unseen: of what it takes and of what it returns: what holds tensors and was not looked into.
         has_run: whether any call was seen, in any step.
         has_trained: whether any of them ran with gradients enabled.
         is_in_graph: whether it ran inside a compiled graph, in any step.
@@ -102,8 +116,9 @@ class Tap:
         "_copies",
         "_make_state",
         "_meter",
+        "_rare",
+        "_steps",
         "call_numbers",
-        "call_numbers_in_backward",
         "filters",
         "has_run",
         "has_trained",
@@ -112,12 +127,9 @@ class Tap:
         "path",
         "plain_gradient",
         "plain_output",
-        "raised",
         "reason",
         "states",
         "take_plain",
-        "unidentified",
-        "unseen",
     )
 
     def __init__(
@@ -136,20 +148,44 @@ class Tap:
         self.path = path
         self.filters = filters
         self.states: dict[tuple[str, str], SiteState | None] = {}
-        steps = StepCounter() if steps is None else steps
-        self.call_numbers = steps.new_numbers()
-        self.call_numbers_in_backward = steps.new_numbers()
-        self.unidentified: dict[str, int] = defaultdict(int)
-        self.raised: dict[str, int] = defaultdict(int)
+        self._steps = StepCounter() if steps is None else steps
+        self._rare: _Rare | None = None
+        self.call_numbers = self._steps.new_numbers()
         self.has_run = self.has_trained = self.is_in_graph = False
         self.order = -1
-        self.unseen: dict[str, Unseen] = {TAKEN: {}, RETURNED: {}}
         self.reason: str | None = None
         self.take_plain: Callable[[object, int], bool] | None = None
         # Made ahead of the first call: most modules return one bare tensor, and hooks in C read
         # these as attributes.
-        self.plain_output = self._new_state("output", "")
-        self.plain_gradient = self._new_state("grad_output", "")
+        self.plain_output = self._new_state("output", "") if "output" in filters else None
+        is_awaited = "grad_output" in filters
+        self.plain_gradient = self._new_state("grad_output", "") if is_awaited else None
+
+    # Made when they are first asked for: a watch of one forward makes a tap for each module.
+    def _notes(self) -> _Rare:
+        if self._rare is None:
+            self._rare = _Rare(self._steps)
+        return self._rare
+
+    @property
+    def call_numbers_in_backward(self) -> Iterator[int]:
+        """Return the numbers of calls inside a backward that are no recomputation."""
+        return self._notes().call_numbers_in_backward
+
+    @property
+    def unidentified(self) -> dict[str, int]:
+        """Reason -> number of calls that are not among those of the forward."""
+        return self._notes().unidentified
+
+    @property
+    def raised(self) -> dict[str, int]:
+        """Name of an exception -> number of calls that were left by one."""
+        return self._notes().raised
+
+    @property
+    def unseen(self) -> dict[str, Unseen]:
+        """Return what holds tensors and was not looked into, of what it takes and returns."""
+        return self._notes().unseen
 
     def note_first_call(self) -> None:
         """The module is called for the first time."""
@@ -196,6 +232,6 @@ class Tap:
             yield f"a call raised {name}" if number == 1 else f"{number:,} calls raised {name}"
 
     def _make(self, port: str, leaf: str) -> SiteState:
-        site = Site(self.path, port, leaf)
+        site = Site(self.path, port, leaf) if leaf else _bare_site(self.path, port)
         meter = no_meter if self._meter is None else self._meter(site)
         return self._make_state(site, self._copies, meter)

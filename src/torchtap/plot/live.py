@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from torchtap.core.closable import Closable
 from torchtap.core.errors import CaptureError, InputError
-from torchtap.core.printed_page import Line, Page, Printed
+from torchtap.core.printed import Printed
+from torchtap.core.printed_page import Line, Page
 from torchtap.plot.extras import figure_class
 from torchtap.plot.over_steps import series
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from torchtap.core.errors import MissingExtraError, RunError
-from torchtap.core.printed_page import BLANK, Grid, Listed, Page, Printed
+from torchtap.core.printed import Printed
+from torchtap.core.printed_page import BLANK, Grid, Listed, Page
 from torchtap.core.text import Cell, count, nonfinite, number, shape, share, size
 from torchtap.plot.extras import drawn_tag
 from torchtap.plot.style import BLUE, VERMILION, canvas, label, printable, tidy, write_head

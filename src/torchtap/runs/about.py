@@ -9,12 +9,18 @@ from typing import TYPE_CHECKING
 from torchtap.core.absence import Absence
 from torchtap.core.plan import Plan
 from torchtap.core.site import Site
-from torchtap.runs.meta import Meta
 from torchtap.runs.scalars import Scalars
 from torchtap.runs.step_notes import StepNotes
 
 if TYPE_CHECKING:
+    from torchtap.runs.meta import Meta
     from torchtap.stats.series import Series
+
+
+def _no_meta() -> Meta:
+    from torchtap.runs.meta import Meta
+
+    return Meta()
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +41,7 @@ class About:
         running: the step that runs; ``None`` where no watch counts steps.
     """
 
-    meta: Callable[[], Meta] = Meta
+    meta: Callable[[], Meta] = _no_meta
     absent: Callable[[], Sequence[Absence]] = tuple
     expected: Callable[[], Sequence[Site]] = tuple
     series: Callable[[], Series] | None = None

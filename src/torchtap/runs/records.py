@@ -334,7 +334,7 @@ class LiveRecords:
 
     def __init__(self, contents: Callable[[], Sequence[Record]]) -> None:
         self._contents = contents
-        self._known = Records()
+        self._known: Records | None = None
         self._marker: Record | None = None
 
     def read(self) -> Records:
@@ -342,11 +342,13 @@ class LiveRecords:
         rows = self._contents()
         if isinstance(rows, Records):
             return rows
-        done = len(self._known)
+        known = Records() if self._known is None else self._known
+        done = len(known)
         if done > len(rows) or (done and rows[done - 1] is not self._marker):
-            self._known, done = Records(), 0  # The store dropped records, or made them anew.
+            known, done = Records(), 0  # The store dropped records, or made them anew.
         new = [rows[place] for place in range(done, len(rows))]
         if new:
-            self._known.extend(new)
+            known.extend(new)
             self._marker = new[-1]
-        return self._known
+        self._known = known
+        return known

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from torchtap.core.absence import Absence, Absences
 from torchtap.core.errors import RunError, SiteError
-from torchtap.core.printed_page import Page, Printed
+from torchtap.core.printed import Printed
+from torchtap.core.printed_page import Page
 from torchtap.core.record import FORWARD, Record
 from torchtap.core.site import Site
 from torchtap.runs.contents import Contents

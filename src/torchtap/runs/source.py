@@ -16,13 +16,13 @@ from torchtap.core.absence import Absence
 from torchtap.core.errors import RunError
 from torchtap.core.record import Record
 from torchtap.core.site import Site
-from torchtap.runs.meta import Meta
-from torchtap.runs.records import Records
 from torchtap.runs.scalars import Scalars
 from torchtap.runs.step_notes import StepNotes
 
 if TYPE_CHECKING:
     from torchtap.runs.merging.rank_numbers import RankNumbers
+    from torchtap.runs.meta import Meta
+    from torchtap.runs.records import Records
     from torchtap.runs.run import Run
     from torchtap.stats.series import Series
 
@@ -125,6 +125,8 @@ class HeldSource(SourceDefaults):
 
 def as_records(rows: Iterable[Record]) -> Records:
     """Return records as columns."""
+    from torchtap.runs.records import Records
+
     if isinstance(rows, Records):
         return rows
     gathered = Records()

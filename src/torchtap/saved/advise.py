@@ -14,7 +14,8 @@ from torch import nn
 from torchtap.core.doors import require
 from torchtap.core.errors import InputError
 from torchtap.core.module_paths import modules_of
-from torchtap.core.printed_page import BLANK, Grid, Page, Printed
+from torchtap.core.printed import Printed
+from torchtap.core.printed_page import BLANK, Grid, Page
 from torchtap.core.text import NONE, size
 from torchtap.saved.choose_modules import choose, paths_of, patterns_for, wait_seconds
 from torchtap.saved.offload_report import MOST_ROWS, labels_of

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torchtap.core.errors import InputError, OffloadError
 from torchtap.core.module_paths import modules_of
 from torchtap.core.preserved import preserved
-from torchtap.core.printed_page import Page, Printed
+from torchtap.core.printed import Printed
+from torchtap.core.printed_page import Page
 from torchtap.saved.offload_engine import OffloadEngine
 from torchtap.saved.offload_notes import named
 from torchtap.saved.offload_report import OffloadReport, show_gradients

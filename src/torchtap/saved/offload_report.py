@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from torchtap.core.outline import outline
-from torchtap.core.printed_page import BLANK, Grid, Line, Page, Printed
+from torchtap.core.printed import Printed
+from torchtap.core.printed_page import BLANK, Grid, Line, Page
 from torchtap.core.text import NONE, count, plural, size
 
 
@@ -26,9 +27,9 @@ class ModuleCounters:
 
     __slots__ = ("count", "kept", "packed", "seen", "shared")
 
-    def __init__(self) -> None:
+    def __init__(self, kept: Counter[str]) -> None:
         self.count = self.seen = self.packed = self.shared = 0
-        self.kept: Counter[str] = Counter()
+        self.kept = kept
 
 
 IN_HOST = "in host memory already"

@@ -20,7 +20,8 @@ from torchtap.core.errors import InputError
 from torchtap.core.module_paths import modules_of
 from torchtap.core.outline import outline
 from torchtap.core.preserved import preserved
-from torchtap.core.printed_page import BLANK, Grid, Line, Page, Printed
+from torchtap.core.printed import Printed
+from torchtap.core.printed_page import BLANK, Grid, Line, Page
 from torchtap.core.shape_arguments import noticing_shapes
 from torchtap.core.storages import covered
 from torchtap.core.text import NONE, count, plural, size

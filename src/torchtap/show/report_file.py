@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchtap.core.errors import InputError
-from torchtap.core.printed_page import Printed
+from torchtap.core.printed import Printed
 from torchtap.runs.run import Run
 
 if TYPE_CHECKING:

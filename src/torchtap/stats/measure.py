@@ -13,7 +13,7 @@ from torchtap.core.errors import InputError
 from torchtap.core.text import class_of
 from torchtap.core.torch_private import MKLDNN, is_of_transform
 from torchtap.stats.histogram import NUM_BINS, Histogram
-from torchtap.stats.kernels import cuda, native, stock
+from torchtap.stats.kernels import native
 from torchtap.stats.plain_measure import PlainTensors, measure_plain
 from torchtap.stats.statistics import (
     NUM_COUNTED,
@@ -153,10 +153,11 @@ def accumulate(tensor: Tensor, row: Tensor, histogram: Tensor | None, sample: in
     # ten times.
     if tensor.dtype in native.DTYPES and tensor.device.type == "cpu" and native.available():
         native.accumulate(tensor, row, histogram, sample)
-    elif cuda.available(tensor):
-        cuda.accumulate(tensor, row, histogram, sample)
-    else:
-        stock.accumulate(tensor, row, histogram, sample)
+        return
+    from torchtap.stats.kernels import cuda, stock
+
+    take = cuda.accumulate if cuda.available(tensor) else stock.accumulate
+    take(tensor, row, histogram, sample)
 
 
 def no_values(tensor: Tensor) -> str | None:
@@ -181,14 +182,19 @@ def _has_memory(tensor: Tensor) -> bool:
     """
     if tensor.layout is not torch.strided or tensor.is_nested or tensor._is_zerotensor():
         return True  # These hand out their values.
-    if not tensor.numel():
+    numel = tensor.numel()
+    if not numel:
         return True
     try:
         storage = tensor.untyped_storage()
-        steps = zip(tensor.shape, tensor.stride(), strict=True)
-        # Strides are never negative in PyTorch, so the last element lies furthest behind.
-        last = tensor.storage_offset() + sum((size - 1) * stride for size, stride in steps)
-        return storage.data_ptr() != 0 and storage.nbytes() >= (last + 1) * tensor.element_size()
+        if tensor.is_contiguous():
+            last = numel - 1
+        else:
+            # Strides are never negative in PyTorch, so the last element lies furthest behind.
+            steps = zip(tensor.shape, tensor.stride(), strict=True)
+            last = sum((size - 1) * stride for size, stride in steps)
+        end = int(tensor.storage_offset()) + last + 1
+        return storage.data_ptr() != 0 and storage.nbytes() >= end * tensor.element_size()
     except RuntimeError:
         return False
 
@@ -263,4 +269,5 @@ def table_device(device: torch.device) -> torch.device:
 
 def dtype_name(tensor: Tensor) -> str:
     """Return ``float32`` and so on."""
-    return str(tensor.dtype).removeprefix("torch.")
+    dtype = tensor.dtype
+    return native.NAMES.get(dtype) or str(dtype).removeprefix("torch.")

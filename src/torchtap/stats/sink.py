@@ -16,6 +16,7 @@ from torchtap.core.inference_mode import outside_inference_mode
 from torchtap.core.ports import FLOW_PORTS
 from torchtap.core.record import BACKWARD, EVAL, FORWARD, Record
 from torchtap.core.site import Site
+from torchtap.core.weak_method import weakly
 from torchtap.stats.catalogue.protocol import needs_places
 from torchtap.stats.catalogue.results import Missing
 from torchtap.stats.chosen_statistics import ChosenStatistics, Wanted
@@ -110,6 +111,10 @@ class Stats:
         self._closed = -1
         self._clock = new_clock(self.series.lock)
         self._meters: dict[Site, Meter] = {}
+        self._of_place: list[Meter] = []
+        # Where there are further statistics, the first tensor of a site takes more.
+        if not self._statistics and hasattr(self._clock, "begin"):
+            self._clock.begin = weakly(self._begin)
         # By the id of the site, held beside: hashing it takes longer than the rest.
         self._by_id: dict[int, tuple[Site, Meter]] = {}
         self._tables = DeviceTables(histogram=histogram)
@@ -133,12 +138,13 @@ class Stats:
 
     def meter(self, site: Site) -> Callable[[Tensor, int], bool]:
         """Return the meter of a site's tensors, which hooks may call in place of :meth:`take`."""
-        if not self._statistics or self._meter(site).slices is not None:
-            return self._meter(site).quick
+        meter = self._meter(site)
+        if not self._statistics or meter.slices is not None:
+            return meter.quick
 
         def measure(tensor: Tensor, step: int) -> bool:
             # Further statistics are code of the user's, which may raise: take() runs guarded.
-            return not self._chosen.has_any(site) and self._meter(site).quick(tensor, step)
+            return not self._chosen.has_any(site) and meter.quick(tensor, step)
 
         return measure
 
@@ -149,6 +155,7 @@ class Stats:
             wanted = self._chosen.of_slices(site) if self._statistics else ()
             meter = Meter(site, place, self._clock, self._sample, wanted)
             self._meters[site] = meter
+            self._of_place.append(meter)
         return meter
 
     def take(self, record: Record) -> None:
@@ -238,7 +245,7 @@ class Stats:
                     measured.shape = None
                 if meter.sums is not None:
                     measured.mean_sum = meter.sums.total.cpu().numpy().copy()
-                    measured.num_samples = int(meter.sums.num_samples)
+                    measured.num_samples = meter.sums.num_samples[0]
 
     def close(self) -> None:
         """Copy the numbers of the last step; they are read when they are asked for."""
@@ -256,13 +263,23 @@ class Stats:
 
         A watch of one forward measures no other.
         """
-        tensor = record.kept
-        is_first = meter.block is None and not self._statistics
-        if not is_first or not is_plain(tensor) or no_values(tensor) is not None:
+        if meter.block is not None or self._statistics:
+            return False
+        return self._begin(meter.place, record.kept) and meter.quick(record.kept, record.step)
+
+    def _begin(self, place: int, tensor: Tensor) -> bool:
+        """Have the meter of a place measure tensors like its first one, where that is plain.
+
+        Native meters call it, so that no record is made of the first tensor.
+        """
+        meter = self._of_place[place]
+        if meter.block is not None or torch.is_inference_mode_enabled():
+            return False
+        if not is_plain(tensor) or no_values(tensor) is not None:
             return False
         with self._clock.lock:
-            self._prepare(meter, record.site, tensor, tensor, ())
-        return meter.quick(tensor, record.step)
+            self._prepare(meter, self.series.measured[place].site, tensor, tensor, ())
+        return True
 
     def _take_carefully(self, meter: Meter, record: Record) -> None:
         tensor = record.kept

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -13,10 +13,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torchtap.core.errors import InputError
-from torchtap.core.printed_page import Grid, Page, Printed
+from torchtap.core.printed import Printed
 from torchtap.core.text import count, nonfinite, number, plural, size, typed
 from torchtap.stats.catalogue.results import Extra
 from torchtap.stats.histogram import Histogram
+
+if TYPE_CHECKING:
+    from torchtap.core.printed_page import Page
 
 ROW_WIDTH = 16
 (
@@ -434,6 +437,8 @@ def one_line(stats: Statistics) -> str:
 
 def show_statistics(stats: Statistics) -> Page:
     """Show the numbers of the line by name, as a notebook does."""
+    from torchtap.core.printed_page import Grid, Page
+
     shaped = typed(stats.dtype, stats.shape) if stats.shape is not None else stats.dtype
     rows = [
         ("tensor", shaped),

@@ -21,7 +21,8 @@ from torchtap.core.errors import InputError
 from torchtap.core.module_paths import modules_of
 from torchtap.core.outline import tree
 from torchtap.core.preserved import preserved
-from torchtap.core.printed_page import BLANK, Grid, Line, Page, Part, Printed
+from torchtap.core.printed import Printed
+from torchtap.core.printed_page import BLANK, Grid, Line, Page, Part
 from torchtap.core.record import Record, nbytes_of
 from torchtap.core.shape_arguments import noticing_shapes
 from torchtap.core.text import NONE, Cell, count, plural, shape, short_count, size

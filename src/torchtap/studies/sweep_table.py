@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace as replaced
 from typing import Any
 
 from torchtap.core.errors import InputError, MissingExtraError
-from torchtap.core.printed_page import Grid, Line, Page, Printed
+from torchtap.core.printed import Printed
+from torchtap.core.printed_page import Grid, Line, Page
 from torchtap.core.site import Site
 from torchtap.core.text import number
 

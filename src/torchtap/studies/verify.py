@@ -16,7 +16,8 @@ from torchtap.core.equality import has_memory, mismatch
 from torchtap.core.module_paths import Where
 from torchtap.core.plan import Plan, make_plan
 from torchtap.core.ports import GRADIENT_PORTS
-from torchtap.core.printed_page import Line, Listed, Page, Part, Printed
+from torchtap.core.printed import Printed
+from torchtap.core.printed_page import Line, Listed, Page, Part
 from torchtap.core.record import BACKWARD, EVAL, FORWARD, Key, Record
 from torchtap.core.site import Site
 from torchtap.core.torch_private import is_compiled_module

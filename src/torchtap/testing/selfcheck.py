@@ -19,7 +19,8 @@ import torchtap as tt
 from torchtap.core.doors import untried
 from torchtap.core.equality import mismatch, same
 from torchtap.core.installation import versions_of
-from torchtap.core.printed_page import BLANK, Grid, Line, Listed, Page, Part, Printed
+from torchtap.core.printed import Printed
+from torchtap.core.printed_page import BLANK, Grid, Line, Listed, Page, Part
 from torchtap.core.private_names import NAMES
 from torchtap.core.probes.probes import troubles
 from torchtap.stats.kernels import native

@@ -16,7 +16,8 @@ from torchtap.core.errors import CaptureError, EditError, InputError
 from torchtap.core.module_paths import Where, modules_of
 from torchtap.core.plan import Plan, make_plan
 from torchtap.core.preserved import mode_of, set_mode
-from torchtap.core.printed_page import Grid, Line, Page, Printed
+from torchtap.core.printed import Printed
+from torchtap.core.printed_page import Grid, Line, Page
 from torchtap.core.site import Site
 from torchtap.core.tensors import kind_of
 from torchtap.core.text import plural

@@ -6,7 +6,7 @@ The tests run all of them, and ``docs/reference/errors/`` is made from them:
 
 from __future__ import annotations
 
-from error_programs import autograd, checks, in_place, kinds, outside, shapes, training
+from error_programs import autograd, checks, in_place, kinds, outside, plain, shapes, training
 from error_programs.program import Program
 
 PROGRAMS: dict[str, list[Program]] = {
@@ -23,5 +23,6 @@ PROGRAMS: dict[str, list[Program]] = {
     "Values": outside.VALUES,
     "Tensors that are made": checks.MADE,
     "Arguments that are refused": checks.REFUSED,
+    "Objects of Python": plain.PROGRAMS,
 }
 EVERY = [program for programs in PROGRAMS.values() for program in programs]

@@ -24,6 +24,10 @@ PROGRAMS = [
         "net (Net)",
         "Take the .detach() away",
         ((".detach()", ""),),
+        purpose=(
+            "assert torch.allclose(net.fc.weight.grad[0], net.fc.weight.grad[2])\n"
+            "assert torch.equal(net.fc.bias.grad, torch.full((3,), 2.0))"
+        ),
     ),
     Program(
         "A loss is made of numbers of Python",
@@ -39,6 +43,7 @@ PROGRAMS = [
         "",
         "Take the .item() away",
         ((".item()", ""), ("torch.tensor(total)", "total")),
+        purpose="assert torch.equal(net.bias.grad, torch.full((3,), 4.0))",
     ),
     Program(
         "All parameters are frozen",
@@ -52,6 +57,7 @@ PROGRAMS = [
         "If parameters are to be trained: set requires_grad_(True) on them",
         (("net.requires_grad_(False)", "net[0].weight.requires_grad_(True)"),),
         ("no parameter of net (Sequential) requires grad",),
+        purpose="assert set(net[0].bias.grad.tolist()) <= {0, 1, 2}",
     ),
     Program(
         "A forward runs under no_grad",
@@ -65,6 +71,7 @@ PROGRAMS = [
         "",
         "Take torch.no_grad() away",
         (("with torch.no_grad():", "if True:"),),
+        purpose="assert torch.equal(net.bias.grad, torch.full((3,), 2.0))",
     ),
     Program(
         "A loss of class numbers",
@@ -84,6 +91,7 @@ PROGRAMS = [
             ),
         ),
         ("int64[]",),
+        purpose="assert net.bias.grad.tolist() == [0, 2, 0]",
     ),
     Program(
         "A gradient penalty without create_graph",
@@ -98,6 +106,14 @@ PROGRAMS = [
         "",
         "create_graph=True",
         (("critic(x).sum(), x)", "critic(x).sum(), x, create_graph=True)"),),
+        purpose=(
+            "first, last = critic[0], critic[2]\n"
+            "h = torch.tanh(x @ first.weight.T + first.bias)\n"
+            "slope = ((1 - h**2) * last.weight) @ first.weight\n"
+            "twin = slope.norm(dim=1).sub(1).pow(2).mean()\n"
+            "want = torch.autograd.grad(twin, first.weight)[0]\n"
+            "assert torch.allclose(first.weight.grad, want, atol=1e-5)"
+        ),
     ),
     Program(
         "A forward in inference mode",
@@ -111,6 +127,7 @@ PROGRAMS = [
         "",
         "outside of torch.inference_mode()",
         (("with torch.inference_mode():", "if True:"),),
+        purpose="assert torch.equal(net.bias.grad, torch.full((3,), 2.0))",
     ),
     Program(
         "Backward twice through one loss",
@@ -124,6 +141,7 @@ PROGRAMS = [
         "1 (Sigmoid)",
         "Give retain_graph=True to the first backward",
         (("loss.backward()\nloss", "loss.backward(retain_graph=True)\nloss"),),
+        purpose="assert (net[0].bias.grad > 0).all() and (net[0].bias.grad <= 2 * 2 / 4).all()",
     ),
     Program(
         "A hidden state is carried from batch to batch",
@@ -139,6 +157,7 @@ PROGRAMS = [
         "rnn (GRUCell)",
         "state = state.detach()",
         (("rnn(torch.randn(2, 4), state)", "rnn(torch.randn(2, 4), state.detach())"),),
+        purpose="assert rnn.weight_hh.grad is not None and rnn.weight_ih.grad.shape == (9, 4)",
     ),
     Program(
         "Two losses share a part that is freed",
@@ -154,6 +173,10 @@ PROGRAMS = [
         "Give retain_graph=True to the earlier backward",
         (("shared.sum().backward()", "shared.sum().backward(retain_graph=True)"),),
         ("shared carries it over", "if both are to train trunk (Linear)"),
+        purpose=(
+            "want = ((1 + head.weight) * (1 - shared**2)).sum(0)\n"
+            "assert torch.allclose(trunk.bias.grad, want, atol=1e-5)"
+        ),
     ),
     Program(
         "Backward from a loss per sample",
@@ -167,6 +190,7 @@ PROGRAMS = [
         "loss.mean().backward()",
         (("loss.backward()", "loss.mean().backward()"),),
         ("float32[8, 1]",),
+        purpose="assert net.bias.grad.abs() <= 2 * loss.sqrt().mean() + 1e-6",
     ),
     Program(
         "A gradient of another shape is handed to backward",
@@ -179,6 +203,7 @@ PROGRAMS = [
         "",
         "torch.ones_like(out)",
         (("torch.ones(3)", "torch.ones_like(out)"),),
+        purpose="assert torch.equal(net.bias.grad, torch.full((3,), 2.0))",
     ),
     Program(
         "A gradient with respect to an input that does not require grad",
@@ -191,6 +216,7 @@ PROGRAMS = [
         "",
         "image.requires_grad_()",
         (("torch.randn(2, 4)", "torch.randn(2, 4).requires_grad_()"),),
+        purpose="assert torch.equal(saliency, net.weight.expand(2, 4))",
     ),
     Program(
         "A gradient with respect to a parameter that was not used",
@@ -204,6 +230,10 @@ PROGRAMS = [
         "allow_unused=True",
         (("list(net.parameters())", "list(net.parameters()), allow_unused=True"),),
         ("spare.weight",),
+        purpose=(
+            "assert result[0].shape == (1, 4) and result[1].item() == 2\n"
+            "assert result[2] is None and result[3] is None"
+        ),
     ),
     Program(
         "A second derivative through a function that has none",
@@ -229,6 +259,7 @@ PROGRAMS = [
         "",
         "Take @once_differentiable away",
         (("    @once_differentiable\n", ""),),
+        purpose="assert torch.allclose(grad, 4 * x**3) and torch.allclose(x.grad, 12 * x**2)",
     ),
     Program(
         "A custom function returns a gradient of the wrong shape",
@@ -252,6 +283,7 @@ PROGRAMS = [
         "grad.sum_to_size(shape)",
         (("(grad * x).sum()", "(grad * x).sum_to_size(factor.shape)"),),
         ("Scale.backward", "argument 1"),
+        purpose="assert torch.allclose(factor.grad, x.sum(0))",
     ),
     Program(
         "A custom function returns too few gradients",
@@ -274,6 +306,7 @@ PROGRAMS = [
         "None for those that have none",
         (("return grad * ctx.factor", "return grad * ctx.factor, None"),),
         ("Scale.backward returned 1 gradients",),
+        purpose="assert torch.equal(x.grad, torch.full((2, 3), 2.0))",
     ),
     Program(
         "A custom function returns a number",
@@ -294,6 +327,7 @@ PROGRAMS = [
         "",
         "Return a tensor of the shape of the argument",
         (("return 2\n", "return 2 * grad\n"),),
+        purpose="assert torch.equal(x.grad, torch.full((3,), 2.0))",
     ),
     Program(
         "A second derivative of fused attention",
@@ -313,6 +347,13 @@ PROGRAMS = [
                 "with sdpa_kernel(SDPBackend.MATH): out = F",
             ),
         ),
+        purpose=(
+            "twin = q.detach().clone().requires_grad_()\n"
+            "by_hand = (twin @ twin.mT / 8**0.5).softmax(-1) @ twin\n"
+            "(g,) = torch.autograd.grad(by_hand.pow(2).sum(), twin, create_graph=True)\n"
+            "g.sum().backward()\n"
+            "assert torch.allclose(q.grad, twin.grad, atol=1e-3)"
+        ),
     ),
     Program(
         "A second derivative of what is linear",
@@ -327,6 +368,7 @@ PROGRAMS = [
         "",
         "set requires_grad_(True) on them",
         (("requires_grad_(False)", "requires_grad_(True)"),),
+        purpose="assert torch.equal(net.weight.grad, torch.full((3, 4), 2.0))",
     ),
     Program(
         "A row of a gradient that is None",
@@ -338,6 +380,7 @@ PROGRAMS = [
         "table (Embedding)",
         "Call backward() before its gradient is read",
         (("first =", "table(torch.tensor([0])).sum().backward()\nfirst ="),),
+        purpose="assert torch.equal(first, torch.ones(3)) and (table.weight.grad[1:] == 0).all()",
     ),
     Program(
         "A custom function without backward",
@@ -360,6 +403,7 @@ PROGRAMS = [
                 "        return grad\n",
             ),
         ),
+        purpose="assert torch.equal(x.grad, torch.ones(3))",
     ),
     Program(
         "A root of zero, with anomaly detection",
@@ -373,6 +417,7 @@ PROGRAMS = [
         "(x + 1e-6).sqrt()",
         (("(x.sqrt() * 0)", "((x + 1e-6).sqrt() * 0)"),),
         ("SqrtBackward0",),
+        purpose="assert torch.equal(x.grad, torch.zeros(3))",
     ),
     Program(
         "The gradient of a parameter before any backward",
@@ -386,6 +431,7 @@ PROGRAMS = [
         "Call backward() before its gradient is read",
         ((".sum()\n", ".sum().backward()\n"),),
         ("The gradient of 0.weight is None",),
+        purpose="assert norm == net[0].weight.grad.norm()",
     ),
     Program(
         "The gradient of a tensor that was computed",
@@ -399,6 +445,7 @@ PROGRAMS = [
         "",
         "Call hidden.retain_grad() before the backward",
         (("hidden.pow", "hidden.retain_grad()\nhidden.pow"),),
+        purpose="assert torch.allclose(hidden.grad, 2 * hidden)",
     ),
     Program(
         "Clipping by hand, where a parameter has no gradient",
@@ -413,6 +460,10 @@ PROGRAMS = [
         "if p.grad is not None",
         (("    p.grad.clamp_", "    if p.grad is not None: p.grad.clamp_"),),
         ("spare.weight",),
+        purpose=(
+            'assert net["used"].bias.grad.item() == 1 and net["spare"].bias.grad is None\n'
+            'assert net["used"].weight.grad.abs().max() <= 1'
+        ),
     ),
     Program(
         "A norm over all gradients, where one is None",
@@ -431,6 +482,7 @@ PROGRAMS = [
                 "for p in net.parameters() if p.grad is not None][1::2]",
             ),
         ),
+        purpose="assert norm.tolist() == [[2]]",
     ),
     Program(
         "A step of gradient descent by hand, without a gradient",
@@ -443,6 +495,7 @@ PROGRAMS = [
         "",
         "Call backward() before its gradient is read",
         (("with torch.no_grad():", "w.sum().backward()\nwith torch.no_grad():"),),
+        purpose="assert w.is_leaf and w.requires_grad and torch.equal(w.grad, torch.ones(3))",
     ),
     Program(
         "requires_grad of whole numbers",
@@ -454,6 +507,7 @@ PROGRAMS = [
         "",
         "x.float().requires_grad_()",
         (("x.requires_grad_()", "x.float().requires_grad_()"),),
+        purpose="result.pow(2).sum().backward()\nassert torch.equal(result.grad, 2.0 * x)",
     ),
     Program(
         "requires_grad is switched off on a result",
@@ -466,6 +520,7 @@ PROGRAMS = [
         "",
         "out.detach()",
         (("out.requires_grad = False", "out = out.detach()"),),
+        purpose="assert out.is_leaf and not out.requires_grad and out.shape == (2, 3)",
     ),
     Program(
         "An output as an array of numpy",
@@ -479,6 +534,7 @@ PROGRAMS = [
         "out.detach().numpy()",
         (("out.numpy()", "out.detach().numpy()"),),
         ("made by net (Linear)",),
+        purpose="assert torch.equal(torch.from_numpy(values), out)",
     ),
     Program(
         "A copy of a model that keeps an activation",
@@ -507,6 +563,10 @@ PROGRAMS = [
             ),
         ),
         ("hidden",),
+        purpose=(
+            "assert torch.equal(best.hidden, net.hidden) and best.hidden is not net.hidden\n"
+            "assert torch.equal(best.fc.weight, net.fc.weight) and best.fc is not net.fc"
+        ),
     ),
     Program(
         "An optimizer of a model whose layers are in a list",
@@ -529,6 +589,7 @@ PROGRAMS = [
             ),
         ),
         ("keeps modules in a plain list or dict, 'layers'",),
+        purpose="assert [p.numel() for p in net.parameters()] == [16, 4, 16, 4]",
     ),
     Program(
         "An optimizer of a tensor that was moved after requires_grad",
@@ -545,6 +606,7 @@ PROGRAMS = [
                 "torch.zeros(3, dtype=torch.float64, requires_grad=True)",
             ),
         ),
+        purpose="assert w.is_leaf and w.requires_grad and w.dtype is torch.float64",
     ),
     Program(
         "A result is written with out=",
@@ -556,6 +618,7 @@ PROGRAMS = [
         "",
         "Take the result instead of out=",
         (("torch.mul(w, 2.0, out=buffer)", "buffer = torch.mul(w, 2.0)"),),
+        purpose="buffer.sum().backward()\nassert torch.equal(w.grad, torch.full((3,), 2.0))",
     ),
     Program(
         "Two losses share a part of the graph",
@@ -571,6 +634,10 @@ PROGRAMS = [
         "Give retain_graph=True to the earlier backward",
         (("first.backward()", "first.backward(retain_graph=True)"),),
         ("h carries it over", "earlier train.py:10: first.backward()"),
+        purpose=(
+            "want = ((one.weight + two.weight) * (1 - h**2)).sum(0)\n"
+            "assert torch.allclose(trunk.bias.grad, want, atol=1e-5)"
+        ),
     ),
     Program(
         "A state that is a tuple is carried over",
@@ -591,6 +658,10 @@ PROGRAMS = [
             ),
         ),
         ("state carries it over",),
+        purpose=(
+            "assert rnn.weight_hh_l0.grad is not None\n"
+            "assert not any(one.requires_grad for one in state)"
+        ),
     ),
     Program(
         "A custom function is gone through twice",
@@ -614,6 +685,10 @@ PROGRAMS = [
         "Give retain_graph=True to the first backward",
         (("loss.backward(); ", "loss.backward(retain_graph=True); "),),
         ("freed SquareBackward", "first train.py:19: loss.backward()"),
+        purpose=(
+            "leaf = loss.grad_fn.next_functions[0][0].next_functions[0][0].variable\n"
+            "assert torch.equal(leaf.grad, torch.full((2,), 4.0))"
+        ),
     ),
     Program(
         "The backward of a custom function raises",
@@ -637,6 +712,7 @@ PROGRAMS = [
         "Make what produces grad or weight so wide",
         (("grad @ weight", "torch.outer(grad, weight[:2])"),),
         ("the last dimension of grad, which is 2", "weight, which is 5"),
+        purpose="assert torch.equal(x.grad, torch.ones(2, 2))",
     ),
     Program(
         "A comparison is trained on, beside a detach that is none of it",
@@ -653,6 +729,10 @@ PROGRAMS = [
         "Compute the loss from floats",
         (("(out > 0.5).float()", "out.sigmoid()"),),
         ("cut train.py:10: (out > 0.5).float()",),
+        purpose=(
+            "slope = hits * (1 - hits)\n"
+            "assert torch.allclose(net.bias.grad, slope.sum(0) / 6) and len(log) == 1"
+        ),
     ),
     Program(
         "Gradients are switched off by a call",
@@ -667,6 +747,7 @@ PROGRAMS = [
         "",
         "Take torch.set_grad_enabled(False) away",
         (("    torch.set_grad_enabled(False)", "    pass"),),
+        purpose="assert torch.equal(net.bias.grad, torch.full((2,), 3.0))",
     ),
     Program(
         "A GAN uses a fake again whose graph the critic's backward freed",
@@ -681,14 +762,15 @@ PROGRAMS = [
                 generator.zero_grad()
                 loss = -critic(fake).mean()
                 loss.backward()  # raises
-                assert generator.weight.grad is not None
+            return generator, critic
 
-        train()
+        generator, critic = train()
         """,
         "generator (Linear)",
         "give fake.detach() where that one is computed",
         (("critic_loss = critic(fake)", "critic_loss = critic(fake.detach())"),),
         ("it then does not train generator (Linear)",),
+        purpose="assert torch.allclose(generator.bias.grad, -critic.weight[0])",
     ),
     Program(
         "The derivative of a batch of outputs",
@@ -703,6 +785,11 @@ PROGRAMS = [
         "Give grad_outputs=torch.ones_like(u)",
         (("create_graph", "grad_outputs=torch.ones_like(u), create_graph"),),
         ("torch.autograd.grad was asked for gradients of u",),
+        purpose=(
+            "h = torch.tanh(net[0](x))\n"
+            "want = ((1 - h**2) * net[0].weight.T) @ net[2].weight.T\n"
+            "assert torch.allclose(u_x, want, atol=1e-6) and u_x.requires_grad"
+        ),
     ),
     Program(
         "A parameter is made anew of its own gradient",
@@ -719,5 +806,6 @@ PROGRAMS = [
         "with torch.no_grad(): w -= step * w.grad",
         (("    w = w -", "    with torch.no_grad():\n        w -="),),
         ("w = w - 0.1 * w.grad, made another tensor of that name",),
+        purpose="assert w.is_leaf and torch.equal(w.grad, torch.zeros(3))",
     ),
 ]

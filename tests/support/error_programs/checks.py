@@ -126,7 +126,7 @@ MADE = [
         _X + "a, b = x.split([1, 3], dim=1)  # raises",
         "Give sizes whose sum is 3",
         ("[1, 3]", "[1, 2]"),
-        "assert b.shape == (2, 2)",
+        "assert a.tolist() == [[0], [3]] and b.tolist() == [[1, 2], [4, 5]]",
     ),
     _one(
         "The best five of three",
@@ -166,7 +166,7 @@ MADE = [
         "rows = torch.tensor([[1.0, 2.0]])\nA = rows.T @ rows\nB = torch.linalg.inv(A)  # raises",
         "A + 1e-5 * torch.eye(A.size(-1))",
         ("inv(A)", "inv(A + 1e-1 * torch.eye(A.size(-1)))"),
-        "assert B.isfinite().all()",
+        "assert torch.allclose((A + 0.1 * torch.eye(2)) @ B, torch.eye(2), atol=1e-5)",
     ),
     _one(
         "An inverse of a matrix that is not square",
@@ -256,7 +256,7 @@ REFUSED = [
         "x = layers(x)  # raises",
         "for layer in layers: x = layer(x)",
         ("x = layers(x)", "for layer in layers:\n    x = layer(x)"),
-        "assert x.shape == (1, 1)",
+        "assert torch.equal(x, layers[1](layers[0](torch.ones(1, 2))))",
     ),
     _one(
         "One state for a cell that has two",
@@ -265,7 +265,11 @@ REFUSED = [
         "found = cell(torch.ones(4, 2), h)  # raises",
         "(h, torch.zeros_like(h))",
         (", h)", ", (h, torch.zeros_like(h)))"),
-        "assert len(found) == 2",
+        (
+            "gates = torch.ones(4, 2) @ cell.weight_ih.T + cell.bias_ih + cell.bias_hh\n"
+            "first, _, third, _ = gates.chunk(4, 1)\n"
+            "assert torch.allclose(found[1], first.sigmoid() * third.tanh(), atol=1e-6)"
+        ),
         "cell (LSTMCell)",
     ),
     _one(
@@ -319,7 +323,7 @@ REFUSED = [
         "loss = F.cross_entropy(torch.ones(2, 4), torch.tensor([0, 1]), torch.ones(3))  # raises",
         "each of the 4 classes",
         ("ones(3)", "ones(4)"),
-        "assert loss.isfinite()",
+        "assert torch.allclose(loss.exp(), torch.tensor(4.0))",
     ),
     _one(
         "An action that the policy does not have",
@@ -328,7 +332,7 @@ REFUSED = [
         "chance = policy.log_prob(torch.tensor(3))  # raises",
         "Give values of that range",
         ("tensor(3))", "tensor(2))"),
-        "assert chance.exp() < 0.34",
+        "assert torch.allclose(chance.exp(), torch.tensor(1 / 3))",
     ),
     _one(
         "More draws than there are",
@@ -336,7 +340,7 @@ REFUSED = [
         "drawn = torch.multinomial(torch.ones(3), 5)  # raises",
         "replacement=True",
         ("5)", "5, replacement=True)"),
-        "assert drawn.shape == (5,)",
+        "assert drawn.shape == (5,) and set(drawn.tolist()) <= {0, 1, 2}",
     ),
     _one(
         "One grid for a batch",
@@ -345,7 +349,10 @@ REFUSED = [
         "found = F.grid_sample(x, grid, align_corners=False)  # raises",
         "grid.expand(len(input), -1, -1, -1)",
         ("(x, grid,", "(x, grid.expand(len(x), -1, -1, -1),"),
-        "assert found.shape == (2, 3, 4, 4)",
+        (
+            "middle = x[:, :, 1:3, 1:3].mean((2, 3), keepdim=True)\n"
+            "assert torch.allclose(found, middle.expand(2, 3, 4, 4), atol=1e-6)"
+        ),
     ),
     _one(
         "A size and a factor",
@@ -396,7 +403,7 @@ REFUSED = [
         "a, b = torch.ones(2, 3), torch.ones(3)\nfound = torch.vmap(torch.add)(a, b)  # raises",
         "in_dims=None",
         ("vmap(torch.add)", "vmap(torch.add, in_dims=(0, None))"),
-        "assert found.shape == (2, 3)",
+        "assert torch.equal(found, torch.full((2, 3), 2.0))",
     ),
     _one(
         "A reduction without ranks",
@@ -405,6 +412,7 @@ REFUSED = [
         "dist.all_reduce(x) if True else None  # raises",
         "init_process_group('gloo')",
         ("if True", "if dist.is_initialized()"),
+        "assert x.tolist() == [1, 1]",
     ),
     _one(
         "A list that is added to a tensor",

@@ -18,6 +18,7 @@ PROGRAMS = [
         "y = y + 1.",
         (("y += 1", "y = y + 1"),),
         ("ExpBackward0",),
+        purpose="assert torch.allclose(x.grad, x.exp()) and torch.allclose(y, x.exp() + 1)",
     ),
     Program(
         "An in-place ReLU behind a Sigmoid",
@@ -30,6 +31,7 @@ PROGRAMS = [
         "Set inplace=False where 2 (ReLU) is made",
         (("inplace=True", "inplace=False"),),
         ("2 (ReLU), which has inplace=True",),
+        purpose="assert (net[0].bias.grad > 0).all() and (net[0].bias.grad <= 2 / 4).all()",
     ),
     Program(
         "A residual is added in place to what tanh returned",
@@ -52,6 +54,11 @@ PROGRAMS = [
         "out = out + x.",
         (("out += x", "out = out + x"),),
         ("TanhBackward0, after fc (Linear)",),
+        purpose=(
+            "assert (net.fc.bias.grad > 0).all() and (net.fc.bias.grad <= 2).all()\n"
+            "x = torch.randn(2, 4)\n"
+            "assert torch.equal(net(x), torch.tanh(net.fc(x)) + x)"
+        ),
     ),
     Program(
         "A mask is written into what softmax returned",
@@ -66,6 +73,10 @@ PROGRAMS = [
         "torch.where for x[mask] = y",
         (("weights[:, 0] = 0", "weights = torch.where(torch.arange(4) == 0, 0, weights)"),),
         ("SoftmaxBackward0, after net (Linear)",),
+        purpose=(
+            "assert (weights[:, 0] == 0).all() and (weights[:, 1:] > 0).all()\n"
+            "assert net.bias.grad.sum().abs() < 1e-5"
+        ),
     ),
     Program(
         "Weights are changed between the forward and the backward",
@@ -82,6 +93,7 @@ PROGRAMS = [
         "Or call all backwards before",
         (("optimizer.step()", "pass"),),
         ("1.weight",),
+        purpose="assert net[1].bias.grad.item() == 4",
     ),
     Program(
         "A GAN trains its generator through a discriminator that has stepped",
@@ -99,6 +111,7 @@ PROGRAMS = [
         "Compute ",
         (("(-score.mean())", "(-critic(fake).mean())"),),
         ("critic.weight",),
+        purpose="assert torch.allclose(generator.bias.grad, 0.1 * fake.mean(0), atol=1e-6)",
     ),
     Program(
         "A parameter is written in place",
@@ -111,6 +124,10 @@ PROGRAMS = [
         "put it inside torch.no_grad()",
         (("net.weight.mul_(0.5)", "torch.no_grad()(lambda: net.weight.mul_(0.5))()"),),
         ("the parameter weight",),
+        purpose=(
+            "assert net.weight.is_leaf and net.weight.requires_grad\n"
+            "assert net.weight.abs().max() <= 0.5 / 4**0.5"
+        ),
     ),
     Program(
         "A row of a parameter is set to zero",
@@ -123,6 +140,10 @@ PROGRAMS = [
         "put it inside torch.no_grad()",
         (('net["emb"].weight[0] = 0.0', 'with torch.no_grad(): net["emb"].weight[0] = 0.0'),),
         ("a part of the parameter emb.weight",),
+        purpose=(
+            'assert (net["emb"].weight[0] == 0).all() and (net["emb"].weight[1:] != 0).all()\n'
+            'assert net["emb"].weight.requires_grad'
+        ),
     ),
     Program(
         "A view of a custom function is written into",
@@ -145,6 +166,10 @@ PROGRAMS = [
         "Compute out of place",
         (("flat += 1", "flat = flat + 1"),),
         ("custom function Flat",),
+        purpose=(
+            "before = flat.grad_fn.next_functions[0][0]\n"
+            'assert flat.shape == (6,) and "Flat" in type(before).__name__'
+        ),
     ),
     Program(
         "One of several chunks is written into",
@@ -158,6 +183,11 @@ PROGRAMS = [
         "Compute a new tensor in place of the write:",
         (("gate.sigmoid_()", "gate = gate.sigmoid()"),),
         ("gate, float32[2, 3]",),
+        purpose=(
+            "assert ((gate > 0) & (gate < 1)).all() and value.shape == (2, 3)\n"
+            "(gate * value).sum().backward()\n"
+            "assert net.weight.grad.shape == (6, 4)"
+        ),
     ),
     Program(
         "A full backward hook in front of an in-place ReLU",
@@ -171,6 +201,11 @@ PROGRAMS = [
         "net[1].inplace = False",
         (("net(torch", "net[1].inplace = False\nnet(torch"),),
         ("hooked      0 (Linear)", "made by 0 (Linear)"),
+        purpose=(
+            "result.sum().backward()\n"
+            "assert (result >= 0).all() and torch.equal(net[0].bias.grad, (result > "
+            "0).sum(0).float())"
+        ),
     ),
     Program(
         "A view is taken under no_grad and written into outside",
@@ -185,6 +220,7 @@ PROGRAMS = [
         "Write into a clone: row = row.clone()",
         (("row.add_(1)", "row = row.clone().add_(1)"),),
         ("train.py:9: row = table[0]",),
+        purpose="assert torch.equal(row, torch.ones(3)) and torch.equal(table, torch.zeros(4, 3))",
     ),
     Program(
         "A view is taken in inference mode and written into outside",
@@ -199,6 +235,7 @@ PROGRAMS = [
         "Write into a clone: row = row.clone()",
         (("row.add_(1)", "row = row.clone().add_(1)"),),
         ("train.py:9: row = table[0]",),
+        purpose="assert torch.equal(row, torch.ones(3)) and torch.equal(table, torch.zeros(4, 3))",
     ),
     Program(
         "Features of inference mode are trained on",
@@ -213,6 +250,11 @@ PROGRAMS = [
         "features.clone()",
         (("head(features)", "head(features.clone())"),),
         ("features, float32[8, 3], made by backbone (Linear) at train.py:9",),
+        purpose=(
+            "assert torch.equal(head.bias.grad, torch.full((2,), 8.0))\n"
+            "assert torch.allclose(head.weight.grad[0], features.clone().sum(0), atol=1e-5)\n"
+            "assert backbone.weight.grad is None"
+        ),
     ),
     Program(
         "An inference tensor is written into",
@@ -227,6 +269,7 @@ PROGRAMS = [
         "out = out.clone()",
         (("out += 1", "out = out.clone()\nout += 1"),),
         ("made by net (Linear)",),
+        purpose="assert out.shape == (2, 3) and not out.is_inference()",
     ),
     Program(
         "An inference tensor is to require grad",
@@ -239,6 +282,9 @@ PROGRAMS = [
         "",
         "noise.clone().requires_grad_()",
         (("noise.requires_grad_()", "noise.clone().requires_grad_()"),),
+        purpose=(
+            "result.pow(2).sum().backward()\nassert torch.equal(result.grad, 2 * noise.clone())"
+        ),
     ),
     Program(
         "A parameter is written by a method of its class",
@@ -256,6 +302,7 @@ PROGRAMS = [
             ),
         ),
         ("into the parameter bias",),
+        purpose="assert torch.equal(net.bias, torch.zeros(2)) and net.bias.requires_grad",
     ),
     Program(
         "What a custom function saved is overwritten",
@@ -281,6 +328,11 @@ PROGRAMS = [
         "x = x.add(1).",
         (("x.add_(1)  # writes", "x = x + 1"),),
         ("needs a tensor that it saved",),
+        purpose=(
+            "leaf = x.grad_fn.next_functions[0][0].next_functions[0][0].variable\n"
+            "assert torch.equal(leaf.grad, torch.full((2,), 2.0))\n"
+            "assert torch.equal(x, torch.full((2,), 2.0))"
+        ),
     ),
     Program(
         "Two tensors are overwritten, and backward comes to one of them first",
@@ -297,6 +349,7 @@ PROGRAMS = [
         "b = b.add(1).",
         (("b.add_(1)", "b = b + 1"), ("a.mul_(2)", "a = a * 2")),
         ("Backward of TanhBackward0 needs its own result", "written by train.py:10: b.add_(1)"),
+        purpose="assert torch.allclose(x.grad, 2 * x.exp() + 1 - x.tanh() ** 2)",
     ),
     Program(
         "A result is overwritten by out=",
@@ -311,6 +364,7 @@ PROGRAMS = [
         "",
         "Write into a clone",
         (("with torch", "y = y.clone()\nwith torch"),),
+        purpose="assert torch.allclose(x.grad, x.exp()) and torch.allclose(y, 2 * x.exp())",
     ),
     Program(
         "A buffer is changed after the forward has used it",
@@ -334,6 +388,10 @@ PROGRAMS = [
         "self.rate = self.rate.mul(0.9).",
         (("self.rate.mul_(0.9)", "self.rate = self.rate * 0.9"),),
         ("needs the buffer rate",),
+        purpose=(
+            "assert torch.equal(net.weight.grad, torch.ones(2))\n"
+            "assert torch.allclose(net.rate, torch.full((2,), 0.9))"
+        ),
     ),
     Program(
         "A buffer was made in inference mode, and the input was not",
@@ -357,6 +415,11 @@ PROGRAMS = [
         "self.memory.clone()",
         (("self.memory.t()", "self.memory.clone().t()"),),
         ("self.memory was made in inference mode",),
+        purpose=(
+            "result.sum().backward()\n"
+            "want = 3 * bank.memory.clone().sum(0)\n"
+            "assert torch.allclose(bank.fc.bias.grad, want, atol=1e-5)"
+        ),
     ),
     Program(
         "A loop writes into the items of a tensor",
@@ -378,6 +441,7 @@ PROGRAMS = [
             ("image.s", "images[i].s"),
         ),
         ("views that a loop over images made",),
+        purpose="images.sum().backward()\nassert torch.equal(images, before - 0.5)",
     ),
     Program(
         "A loop writes into a part of the items of a tensor",
@@ -391,6 +455,7 @@ PROGRAMS = [
         "",
         "batch[i][:, 0] for one[:, 0]",
         (("one[:, 0]", "batch[i][:, 0]"),),
+        purpose="assert (batch[:, :, 0] == 1).all() and (batch[:, :, 1:] == 0).all()",
     ),
     Program(
         "What a view was taken of is written into",
@@ -412,6 +477,11 @@ PROGRAMS = [
         "",
         "w = w + 1.",
         (("w += 1", "w = w + 1"),),
+        purpose=(
+            "gate, x = Gate(), torch.randn(2, 4, 5)\n"
+            "share = torch.sigmoid(gate.fc(x.mean(-1)))\n"
+            "assert torch.equal(gate(x), x * share[..., None])"
+        ),
     ),
     Program(
         "A row that grows while it is added to",

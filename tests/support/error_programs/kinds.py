@@ -19,6 +19,7 @@ PROGRAMS = [
         "rows = rows.to(torch.float32)",
         (("net(rows)", "net(rows.to(torch.float32))"),),
         ("rows, float64[2, 4], made at train.py:10", "the parameter 0.weight"),
+        purpose="assert torch.allclose(result, net(torch.ones(2, 4)))",
     ),
     Program(
         "Pictures of bytes in a convolution",
@@ -31,6 +32,10 @@ PROGRAMS = [
         "net (Conv2d)",
         "picture = picture.to(torch.float32)",
         (("net(picture)", "net(picture.to(torch.float32))"),),
+        purpose=(
+            "want = net.bias[None, :, None, None].expand(1, 4, 6, 6)\n"
+            "assert torch.allclose(result, want)"
+        ),
     ),
     Program(
         "Half precision against single",
@@ -43,6 +48,10 @@ PROGRAMS = [
         "k.to(q.dtype)",
         (("q @ k", "q @ k.to(q.dtype)"),),
         ("q (float16) and k (float32)",),
+        purpose=(
+            "assert result.dtype is torch.float16\n"
+            "assert torch.allclose(result.float(), q.float() @ k, atol=1e-2)"
+        ),
     ),
     Program(
         "A LayerNorm of whole numbers",
@@ -55,6 +64,7 @@ PROGRAMS = [
         "net (LayerNorm)",
         "counts = counts.to(torch.float32)",
         (("net(counts)", "net(counts.to(torch.float32))"),),
+        purpose="assert torch.equal(result, torch.zeros(2, 3))",
     ),
     Program(
         "An input on another device than the model",
@@ -68,6 +78,7 @@ PROGRAMS = [
         "batch = batch.to('meta')",
         (("net(batch)", "net(batch.to('meta'))"),),
         ("batch, float32[2, 4], made at train.py:8", "0.weight, 0.bias on meta"),
+        purpose="assert result.shape == (2, 2)",
     ),
     Program(
         "A mask that is no buffer stays behind",
@@ -103,6 +114,7 @@ PROGRAMS = [
         "0 (Embedding)",
         "tokens.long()",
         (("net(tokens)", "net(tokens.long())"),),
+        purpose="assert torch.equal(result, net(torch.zeros(2, 3, dtype=torch.int64)))",
     ),
     Program(
         "Floats as an index",
@@ -114,6 +126,7 @@ PROGRAMS = [
         "",
         "order.long()",
         (("table[order]", "table[order.long()]"),),
+        purpose="assert torch.equal(result, torch.stack([table[2], table[0]]))",
     ),
     Program(
         "Floats added in place to whole numbers",
@@ -138,6 +151,7 @@ PROGRAMS = [
         "",
         "ages.float().mean()",
         (("ages.mean()", "ages.float().mean()"),),
+        purpose="assert result == 4",
     ),
     Program(
         "A softmax of whole numbers",
@@ -150,6 +164,7 @@ PROGRAMS = [
         "scores.float()",
         (("scores.softmax", "scores.float().softmax"),),
         ("scores, int64[2]",),
+        purpose="assert torch.allclose(result[1] / result[0], torch.tensor(2.0).exp())",
     ),
     Program(
         "Floats as class numbers",
@@ -163,6 +178,11 @@ PROGRAMS = [
         "labels.long()",
         (("4)), labels)", "4)), labels.long())"),),
         ("labels holds float32", "labels, float32[2], made at train.py:8"),
+        purpose=(
+            "scores = net(torch.rand(2, 4))\n"
+            "want = -scores.log_softmax(1)[[0, 1], [0, 2]].mean()\n"
+            "assert torch.allclose(F.cross_entropy(scores, labels.long()), want) and loss > 0"
+        ),
     ),
     Program(
         "A column of class numbers",
@@ -176,6 +196,11 @@ PROGRAMS = [
         "labels.squeeze(1)",
         (("4)), labels)", "4)), labels.squeeze(1))"),),
         ("labels, int64[2, 1]",),
+        purpose=(
+            "scores = net(torch.rand(2, 4))\n"
+            "want = -scores.log_softmax(1)[[0, 1], [0, 2]].mean()\n"
+            "assert torch.allclose(criterion(scores, labels.squeeze(1)), want)"
+        ),
     ),
     Program(
         "Classes that are counted from 1",
@@ -190,6 +215,10 @@ PROGRAMS = [
         "labels - 1",
         (("(scores, labels)", "(scores, labels - 1)"),),
         ("scores has 3 classes from 0 to 2", "scores, float32[2, 3], made by net (Linear) at"),
+        purpose=(
+            "want = -scores.log_softmax(1)[[0, 1], [0, 2]].mean()\n"
+            "assert torch.allclose(result, want)"
+        ),
     ),
     Program(
         "A language model against its tokens",
@@ -204,6 +233,7 @@ PROGRAMS = [
         "leave out the last row of scores",
         (("logits.view(-1, 10)", "logits.view(-1, 10)[1:]"),),
         ("has 10 rows and",),
+        purpose="assert torch.allclose(result, -logits.log_softmax(-1).view(-1, 10)[1:, 0].mean())",
     ),
     Program(
         "Whole numbers as one-hot targets",
@@ -217,6 +247,10 @@ PROGRAMS = [
         "hot.argmax(1)",
         (("(scores, hot)", "(scores, hot.argmax(1))"),),
         ("hot, int64[2, 3], made at train.py:8",),
+        purpose=(
+            "want = -(hot * scores.log_softmax(1)).sum(1).mean()\n"
+            "assert torch.allclose(result, want)"
+        ),
     ),
     Program(
         "Classes in the last dimension",
@@ -229,6 +263,7 @@ PROGRAMS = [
         "",
         "logits.movedim(-1, 1)",
         (("(logits, tokens)", "(logits.movedim(-1, 1), tokens)"),),
+        purpose="assert torch.allclose(result, -logits.log_softmax(-1)[..., 0].mean())",
     ),
     Program(
         "Class numbers for a binary cross-entropy",
@@ -242,6 +277,11 @@ PROGRAMS = [
         "labels.float()",
         (("(logits, labels)", "(logits, labels.float())"),),
         ("labels, int64[2]",),
+        purpose=(
+            "p = logits.sigmoid()\n"
+            "want = -((1 - p[0]).log() + p[1].log()) / 2\n"
+            "assert torch.allclose(result, want)"
+        ),
     ),
     Program(
         "Class numbers for a binary cross-entropy of probabilities",
@@ -254,6 +294,9 @@ PROGRAMS = [
         "",
         "labels.to(torch.float32)",
         (("(p, labels)", "(p, labels.to(torch.float32))"),),
+        purpose=(
+            "want = -((1 - p[0]).log() + p[1].log()) / 2\nassert torch.allclose(result, want)"
+        ),
     ),
     Program(
         "A column of logits against a row of labels",
@@ -268,6 +311,11 @@ PROGRAMS = [
         "logits.squeeze(1)",
         (("criterion(logits, labels)", "criterion(logits.squeeze(1), labels)"),),
         ("made by net (Linear) at train.py:8",),
+        purpose=(
+            "p = logits[:, 0].sigmoid()\n"
+            "want = -((1 - p[0]).log() + p[1].log()) / 2\n"
+            "assert torch.allclose(result, want)"
+        ),
     ),
     Program(
         "Logits for a loss of probabilities",
@@ -280,6 +328,7 @@ PROGRAMS = [
         "F.binary_cross_entropy_with_logits",
         (("F.binary_cross_entropy(", "F.binary_cross_entropy_with_logits("),),
         ("from -2 to 3",),
+        purpose="assert torch.allclose(result, -logits.sigmoid().log().mean())",
     ),
     Program(
         "Too few classes for one_hot",
@@ -291,6 +340,7 @@ PROGRAMS = [
         "",
         "num_classes=5",
         (("num_classes=3", "num_classes=5"),),
+        purpose="assert result.argmax(1).tolist() == [0, 4]",
     ),
     Program(
         "A token beyond the vocabulary",
@@ -311,7 +361,7 @@ PROGRAMS = [
         "net.embed = nn.Embedding(11, ...)",
         (("nn.Embedding(10, 4)", "nn.Embedding(11, 4)"),),
         ("has 10 rows, for indices from 0 to 9", "from 3 to 10"),
-        purpose="assert net(torch.tensor([[10]])).shape == (1, 1, 4)",
+        purpose="assert torch.equal(result[0], net.embed.weight[[3, 10]])",
     ),
     Program(
         "A negative token for padding",
@@ -327,6 +377,7 @@ PROGRAMS = [
             ("nn.Embedding(10", "nn.Embedding(11"),
             ("net(tokens)", "net(tokens.masked_fill(tokens < 0, 10))"),
         ),
+        purpose="assert torch.equal(result[0], net[0].weight[[3, 10]])",
     ),
     Program(
         "A position beyond the end",
@@ -339,6 +390,7 @@ PROGRAMS = [
         "check where they come from",
         (("positions[at]", "positions[at - 1]"),),
         ("Index 4 was asked of dimension 0 of positions",),
+        purpose="assert torch.equal(result, positions[[0, 3]])",
     ),
     Program(
         "A mask of columns on rows",
@@ -350,6 +402,7 @@ PROGRAMS = [
         "",
         "x[:, keep]",
         (("x[keep]", "x[:, keep]"),),
+        purpose="assert torch.equal(result, x[:, [0, 2]])",
     ),
     Program(
         "Logits and targets of a loss are swapped",
@@ -362,6 +415,10 @@ PROGRAMS = [
         "Swap them: loss(logits, target)",
         (("(target, logits)", "(logits, target)"),),
         ("its first argument, target, holds int64",),
+        purpose=(
+            "want = -logits.log_softmax(1).gather(1, target[:, None]).mean()\n"
+            "assert torch.allclose(result, want)"
+        ),
     ),
     Program(
         "An index behind a colon",
@@ -374,6 +431,7 @@ PROGRAMS = [
         "Give indices from -4 to 3; check where they come from.",
         (("x[:, columns]", "x[:, columns % 4]"),),
         ("dimension 1 of x, which has 4 elements there",),
+        purpose="assert torch.equal(result, x[:, [0, 1]])",
     ),
     Program(
         "A row that index_select does not find",
@@ -386,6 +444,7 @@ PROGRAMS = [
         "Give indices from 0 to the size of that dimension - 1",
         (("tensor([4])", "tensor([2])"),),
         ("rows holds an index that table does not have: it goes from 4 to 4",),
+        purpose="assert torch.equal(result[0], table[2])",
     ),
     Program(
         "A number of a tensor of many",
@@ -398,6 +457,7 @@ PROGRAMS = [
         "If one number of all is meant: losses.mean()",
         (("float(losses)", "float(losses.mean())"),),
         ("losses has 3 elements",),
+        purpose="assert abs(result - sum(losses.tolist()) / 3) < 1e-6",
     ),
     Program(
         "An array of a list of losses",
@@ -413,6 +473,7 @@ PROGRAMS = [
         "losses[0].detach().numpy()",
         (("numpy.array(losses)", "numpy.array([one.detach().numpy() for one in losses])"),),
         ("losses[0] requires grad",),
+        purpose="assert result.tolist() == [one.item() for one in losses]",
     ),
     Program(
         "A loss is given tensors where it is made",
@@ -440,6 +501,7 @@ PROGRAMS = [
         "net (Linear)",
         "Take a tensor out of it: found['hidden']",
         (("net(found)", "net(found['hidden'])"),),
+        purpose="assert torch.allclose(result[0], net.weight.sum(1) + net.bias, atol=1e-6)",
     ),
     Program(
         "A mask meets floats in a bitwise operator",
@@ -452,6 +514,7 @@ PROGRAMS = [
         "b > 0",
         (("a & b", "a & (b > 0)"),),
         ("float32, which b holds",),
+        purpose="assert torch.equal(result, a)",
     ),
     Program(
         "Modules in a plain list stay on their device",
@@ -493,5 +556,9 @@ PROGRAMS = [
         "fc2 (Linear)",
         "Make the module first, then call it: nn.ReLU()(self.fc1(x))",
         (("nn.ReLU(self.fc1(x))", "nn.ReLU()(self.fc1(x))"),),
+        purpose=(
+            "net, x = Net(), torch.randn(2, 4)\n"
+            "assert torch.equal(net(x), net.fc2(net.fc1(x).clamp(min=0)))"
+        ),
     ),
 ]

@@ -61,7 +61,7 @@ ATTENTION = [
         "the MultiheadAttention itself",
         "Choose a number of heads that divides it: 1, 2, 5, 10.",
         (("(10, 4)", "(10, 5)"),),
-        purpose="assert out.shape == (3, 2, 10)",
+        purpose="assert out.shape == (3, 2, 10) and out.mean(-1).abs().max() < 1e-5",
     ),
 ]
 SEQUENCES = [
@@ -153,7 +153,10 @@ PICTURES = [
                 '(picture.unsqueeze(0), size=(16, 16), mode="bilinear")[0]',
             ),
         ),
-        purpose="assert large.shape == (3, 16, 16)",
+        purpose=(
+            "assert large.shape == (3, 16, 16)\n"
+            "assert torch.equal(large[:, 0, 0], picture[:, 0, 0])"
+        ),
     ),
     Program(
         "One picture is scaled without a batch",
@@ -170,7 +173,10 @@ PICTURES = [
                 '(picture.unsqueeze(0), scale_factor=2, mode="bilinear")[0]',
             ),
         ),
-        purpose="assert large.shape == (3, 16, 16)",
+        purpose=(
+            "assert large.shape == (3, 16, 16)\n"
+            "assert torch.equal(large[:, 0, 0], picture[:, 0, 0])"
+        ),
     ),
     Program(
         "A grid with its coordinates in front",
@@ -377,7 +383,7 @@ COMPILERS = [
         "1 (BatchNorm1d)",
         "torch.func.replace_all_batch_norm_modules_(model)",
         (("\nstate =", "\ntorch.func.replace_all_batch_norm_modules_(model)\nstate ="),),
-        purpose="assert set(found) == set(state)",
+        purpose="assert set(found) == set(state) and found['2.bias'].item() == 5",
     ),
     Program(
         "A branch on a value in one graph",

@@ -51,6 +51,7 @@ _TITLES = {
     "hooks": "Hooks",
     "in_place": "Writes in place",
     "overwritten": "Overwritten values",
+    "plain_objects": "Objects of Python among PyTorch's",
     "indices": "Indices and masks",
     "layers": "Layers",
     "inference": "Inference mode",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import linecache
 import textwrap
@@ -29,7 +30,8 @@ class Program:
         way: a part of the way out that is applied.
         changes: what is replaced in the source, to apply it.
         says: what else the note must say.
-        purpose: code that fails unless the repaired program does what it is for.
+        purpose: code that fails unless the repaired program does what it is for; ``result`` is the
+            value of the expression that the program ends with.
     """
 
     title: str
@@ -54,6 +56,16 @@ class Program:
             assert old in text, (self.title, old)
             text = text.replace(old, new)
         return text
+
+    @property
+    def fixed_with_result(self) -> str:
+        """The repaired file, which keeps the value of its last expression as ``result``."""
+        last = ast.parse(self.fixed).body[-1]
+        if not isinstance(last, ast.Expr):
+            return self.fixed
+        lines = self.fixed.splitlines()
+        lines[last.lineno - 1] = f"result = {lines[last.lineno - 1]}"
+        return "\n".join(lines)
 
     def line(self, mark: str = RAISES) -> int:
         """Number of the line that is marked."""

@@ -30,6 +30,12 @@ PROGRAMS = [
             "train.py:14: h = self.fc1(x).relu(), by ReluBackward0, after fc1 (Linear)",
             "takes 8 features",
         ),
+        purpose=(
+            "x = torch.randn(5, 4)\n"
+            "h = (x @ net.fc1.weight.T + net.fc1.bias).clamp(min=0)\n"
+            "want = h @ net.fc2.weight.T + net.fc2.bias\n"
+            "assert torch.allclose(net(x), want, atol=1e-6)"
+        ),
     ),
     Program(
         "A Linear inside a Sequential of Sequentials",
@@ -42,6 +48,11 @@ PROGRAMS = [
         "net[1] = nn.Linear(6, 2)",
         (("nn.Linear(4, 2)", "nn.Linear(6, 2)"),),
         ("made by 0 (Sequential)",),
+        purpose=(
+            "x = torch.randn(5, 4)\n"
+            "assert net(x).shape == (5, 2)\n"
+            "assert torch.equal(net(x), net[1](net[0][0](x).clamp(min=0)))"
+        ),
     ),
     Program(
         "A Linear behind convolutions, without Flatten",
@@ -54,6 +65,10 @@ PROGRAMS = [
         "nn.Flatten() before the module",
         (("nn.ReLU(), ", "nn.ReLU(), nn.Flatten(), "),),
         ("made by 1 (ReLU)",),
+        purpose=(
+            "x = torch.randn(2, 3, 8, 8)\n"
+            "assert torch.equal(net(x), net[3](net[0](x).clamp(min=0).reshape(2, -1)))"
+        ),
     ),
     Program(
         "Scores of attention without a transpose",
@@ -76,6 +91,11 @@ PROGRAMS = [
         "key.mT",
         (("query @ key", "query @ key.mT"),),
         ("made by q (Linear) at train.py:13", "made by k (Linear) at train.py:14"),
+        purpose=(
+            "x = torch.randn(6, 8)\n"
+            'want = torch.einsum("id,jd->ij", net.q(x), net.k(x))\n'
+            "assert torch.allclose(net(x), want, atol=1e-5)"
+        ),
     ),
     Program(
         "A batched product without a transpose",
@@ -88,6 +108,7 @@ PROGRAMS = [
         "k.mT",
         (("torch.bmm(q, k)", "torch.bmm(q, k.mT)"),),
         ("k, float32[2, 6, 4]",),
+        purpose='assert torch.allclose(scores, torch.einsum("bid,bjd->bij", q, k), atol=1e-5)',
     ),
     Program(
         "A matrix and a vector",
@@ -100,6 +121,7 @@ PROGRAMS = [
         "",
         "w.mT",
         (("w @ v", "w.mT @ v"),),
+        purpose="assert torch.allclose(result, (w * v[:, None]).sum(0), atol=1e-5)",
     ),
     Program(
         "Two vectors of different lengths",
@@ -112,6 +134,7 @@ PROGRAMS = [
         "",
         "Make what produces a or b so wide that the two numbers are equal",
         (("torch.rand(4)\n", "torch.rand(3)\n"),),
+        purpose="assert torch.allclose(result, (a * b).sum()) and len(a) == 3",
     ),
     Program(
         "An einsum with one letter for two sizes",
@@ -124,6 +147,9 @@ PROGRAMS = [
         "a letter of its own",
         (("ij,jk->ik", "ij,lk->ik"),),
         ("'j'",),
+        purpose=(
+            "want = a.sum(1)[:, None] * b.sum(0)\nassert torch.allclose(result, want, atol=1e-4)"
+        ),
     ),
     Program(
         "A convolution of another number of channels",
@@ -146,6 +172,10 @@ PROGRAMS = [
         "make it take them: net.body = nn.Conv2d(8, ...)",
         (("nn.Conv2d(16, 8, 3)", "nn.Conv2d(8, 8, 3)"),),
         ("input is x, float32[1, 8, 6, 6], made by stem (Conv2d) at train.py:14",),
+        purpose=(
+            "assert result.shape == (1, 8, 4, 4)\n"
+            "assert net.body.in_channels == net.stem.out_channels"
+        ),
     ),
     Program(
         "Images with the channels last",
@@ -159,6 +189,11 @@ PROGRAMS = [
         "images.movedim(-1, 1)",
         (("net(images)", "net(images.movedim(-1, 1))"),),
         ("images, float32[2, 9, 9, 3], made at train.py:8",),
+        purpose=(
+            "pixel = (net.weight[0] * images[0, :3, :3].permute(2, 0, 1)).sum() + net.bias[0]\n"
+            "assert result.shape == (2, 8, 7, 7)\n"
+            "assert torch.allclose(result[0, 0, 0, 0], pixel, atol=1e-5)"
+        ),
     ),
     Program(
         "An image without channels",
@@ -171,6 +206,7 @@ PROGRAMS = [
         "0 (Conv2d)",
         "digit.unsqueeze(0)",
         (("net(digit)", "net(digit.unsqueeze(0))"),),
+        purpose="assert torch.allclose(result, net(digit[None, None])[0], atol=1e-6)",
     ),
     Program(
         "A picture that is smaller than the kernel",
@@ -183,6 +219,11 @@ PROGRAMS = [
         "padding=1",
         (("nn.Conv2d(4, 4, 3)", "nn.Conv2d(4, 4, 3, padding=1)"),),
         ("made by 1 (MaxPool2d)",),
+        purpose=(
+            "x = torch.rand(1, 1, 10, 10)\n"
+            "want = F.conv2d(F.pad(net[:2](x), (1, 1, 1, 1)), net[2].weight, net[2].bias)\n"
+            "assert result.shape == (1, 4, 2, 2) and torch.allclose(net(x), want, atol=1e-6)"
+        ),
     ),
     Program(
         "A pool that leaves nothing",
@@ -195,6 +236,10 @@ PROGRAMS = [
         "nn.AdaptiveMaxPool2d(1)",
         (("nn.MaxPool2d(8)", "nn.AdaptiveMaxPool2d(1)"),),
         ("made by 0 (Conv2d)",),
+        purpose=(
+            "x = torch.rand(1, 1, 8, 8)\n"
+            "assert torch.equal(net(x)[..., 0, 0], net[0](x).amax((2, 3)))"
+        ),
     ),
     Program(
         "A residual of another width",
@@ -216,6 +261,7 @@ PROGRAMS = [
         "Make what produces x or out give both one size",
         (("nn.Linear(4, 6)", "nn.Linear(4, 4)"),),
         ("out, float32[2, 6], made by fc (Linear)".replace("fc", "0.fc"),),
+        purpose="x = torch.randn(2, 4)\nassert torch.equal(net(x), x + net[0].fc(x))",
     ),
     Program(
         "A weight per sample",
@@ -230,6 +276,10 @@ PROGRAMS = [
         "weight[:, None]",
         (("out * weight", "out * weight.unsqueeze(-1)"),),
         ("out, float32[8, 3], made by net (Linear) at train.py:9",),
+        purpose=(
+            "want = torch.stack([w * one for w, one in zip(weight, out)])\n"
+            "assert torch.equal(result, want)"
+        ),
     ),
     Program(
         "A skip connection of another size",
@@ -253,6 +303,10 @@ PROGRAMS = [
         "F.interpolate(",
         (("stride=2)", "stride=2, padding=1)"),),
         ("high, float32[1, 2, 6, 6], made by up (Upsample) at train.py:15",),
+        purpose=(
+            "x = torch.rand(1, 1, 8, 8)\n"
+            "assert net(x).shape == (1, 3, 8, 8) and torch.equal(net(x)[:, :1], x)"
+        ),
     ),
     Program(
         "A vector beside a matrix",
@@ -264,6 +318,7 @@ PROGRAMS = [
         "",
         "age.unsqueeze(1)",
         (("[features, age]", "[features, age.unsqueeze(1)]"),),
+        purpose="assert torch.equal(result[:, :3], features) and torch.equal(result[:, 3], age)",
     ),
     Program(
         "Samples of different lengths in a DataLoader",
@@ -282,6 +337,10 @@ PROGRAMS = [
         "",
         "torch.nn.utils.rnn.pad_sequence(samples, batch_first=True)",
         (("batch_size=2", "batch_size=2, collate_fn=joined"),),
+        purpose=(
+            "assert torch.equal(batch[0, :3], data[0]) and (batch[0, 3:] == 0).all()\n"
+            "assert torch.equal(batch[1], data[1])"
+        ),
     ),
     Program(
         "A stack of different shapes",
@@ -294,6 +353,7 @@ PROGRAMS = [
         "torch.cat",
         (("torch.stack", "torch.cat"),),
         ("b, float32[5]",),
+        purpose="assert result.tolist() == a.tolist() + b.tolist()",
     ),
     Program(
         "A view with a fixed batch",
@@ -315,6 +375,7 @@ PROGRAMS = [
         "x.view(-1, 72)",
         (("x.view(32, 72)", "x.view(-1, 72)"),),
         ("x, float32[5, 2, 6, 6], made by conv (Conv2d) at train.py:13",),
+        purpose="x = torch.rand(5, 1, 8, 8)\nassert torch.equal(net(x), net.conv(x).flatten(1))",
     ),
     Program(
         "A view after a transpose",
@@ -328,6 +389,10 @@ PROGRAMS = [
         "merged.reshape(...)",
         (("merged.view", "merged.reshape"),),
         ("merged, float32[2, 4, 3], made at train.py:8",),
+        purpose=(
+            "want = torch.stack([one.T.flatten() for one in heads])\n"
+            "assert torch.equal(result, want)"
+        ),
     ),
     Program(
         "An expand of a size that is not 1",
@@ -339,6 +404,7 @@ PROGRAMS = [
         "",
         "x.repeat(...)",
         (("x.expand(6, 4)", "x.repeat(2, 1)"),),
+        purpose="assert torch.equal(result, torch.cat([x, x]))",
     ),
     Program(
         "A dimension that was lost by a reduction",
@@ -352,6 +418,7 @@ PROGRAMS = [
         "keepdim=True",
         (("x.mean(1)", "x.mean(1, keepdim=True)"),),
         ("mean, float32[3], made at train.py:8",),
+        purpose="assert torch.equal(result, x.mean(1)) and mean.shape == (3, 1)",
     ),
     Program(
         "A LayerNorm of another width",
@@ -364,6 +431,10 @@ PROGRAMS = [
         "nn.LayerNorm([6])",
         (("nn.LayerNorm(8)", "nn.LayerNorm([6])"),),
         ("made by 0 (Linear)",),
+        purpose=(
+            "assert torch.allclose(result.mean(1), torch.zeros(2), atol=1e-5)\n"
+            "assert torch.allclose(result.var(1, unbiased=False), torch.ones(2), atol=1e-2)"
+        ),
     ),
     Program(
         "A GroupNorm of another number of channels",
@@ -376,6 +447,11 @@ PROGRAMS = [
         "nn.GroupNorm(groups, 6)",
         (("nn.GroupNorm(2, 4)", "nn.GroupNorm(2, 6)"),),
         ("made by 0 (Conv1d)",),
+        purpose=(
+            "groups = result.view(2, 2, 18)\n"
+            "assert torch.allclose(groups.mean(-1), torch.zeros(2, 2), atol=1e-5)\n"
+            "assert torch.allclose(groups.var(-1, unbiased=False), torch.ones(2, 2), atol=1e-2)"
+        ),
     ),
     Program(
         "A BatchNorm of another number of channels",
@@ -388,6 +464,7 @@ PROGRAMS = [
         "nn.BatchNorm1d(6)",
         (("nn.BatchNorm1d(8)", "nn.BatchNorm1d(6)"),),
         ("made by 0 (Linear)",),
+        purpose="assert torch.allclose(result.mean(0), torch.zeros(6), atol=1e-5)",
     ),
     Program(
         "A batch of one, in training",
@@ -400,6 +477,9 @@ PROGRAMS = [
         "model.eval()",
         (("net(torch", "net.eval()\nnet(torch"),),
         ("is in training mode", "made by 0 (Linear)"),
+        purpose=(
+            "x = torch.randn(1, 4)\nassert torch.allclose(net(x), net[0](x) / (1 + 1e-5) ** 0.5)"
+        ),
     ),
     Program(
         "A BatchNorm2d for rows",
@@ -411,6 +491,7 @@ PROGRAMS = [
         "1 (BatchNorm2d)",
         "nn.BatchNorm1d(...)",
         (("BatchNorm2d", "BatchNorm1d"),),
+        purpose="assert torch.allclose(result.mean(0), torch.zeros(6), atol=1e-5)",
     ),
     Program(
         "An LSTM of another width",
@@ -433,6 +514,10 @@ PROGRAMS = [
         "nn.LSTM(6, ...)",
         (("nn.LSTM(4, 5)", "nn.LSTM(6, 5)"),),
         ("input is vectors, float32[3, 2, 6], made by embed (Embedding) at train.py:14",),
+        purpose=(
+            "out, _ = result\n"
+            "assert out.shape == (3, 2, 5) and torch.allclose(out[:, 0], out[:, 1])"
+        ),
     ),
     Program(
         "A hidden state of another batch",
@@ -445,6 +530,7 @@ PROGRAMS = [
         "net (GRU)",
         "torch.zeros(1, 3, 5)",
         (("torch.zeros(1, 7, 5)", "torch.zeros(1, 3, 5)"),),
+        purpose="x = torch.randn(3, 7, 4)\nassert torch.allclose(net(x, state)[0], net(x)[0])",
     ),
     Program(
         "Attention of another width",
@@ -458,6 +544,11 @@ PROGRAMS = [
         "embed_dim=6",
         (("nn.MultiheadAttention(8, 2)", "nn.MultiheadAttention(6, 2)"),),
         ("x, float32[3, 2, 6]",),
+        purpose=(
+            "out, weights = result\n"
+            "assert out.shape == x.shape\n"
+            "assert torch.allclose(weights.sum(-1), torch.ones(2, 3))"
+        ),
     ),
     Program(
         "A picture without a batch, of too few channels",
@@ -471,6 +562,7 @@ PROGRAMS = [
         "net = nn.Conv2d(1, ...)",
         (("nn.Conv2d(3, 8, 3)", "nn.Conv2d(1, 8, 3)"),),
         ("its input [1, 28, 28], without a batch, has 1 in dimension 0",),
+        purpose="assert torch.allclose(result, net(x[None])[0], atol=1e-5)",
     ),
     Program(
         "A picture without a batch whose channels stand last",
@@ -481,8 +573,12 @@ PROGRAMS = [
         net(x)  # raises
         """,
         "net (Conv2d)",
-        "Put the channels first: x.movedim(-1, 0)",
+        "put them first: x.movedim(-1, 0)",
         (("net(x)", "net(x.movedim(-1, 0))"),),
+        purpose=(
+            "pixel = (net.weight[0] * x[:3, :3].permute(2, 0, 1)).sum() + net.bias[0]\n"
+            "assert torch.allclose(result[0, 0, 0], pixel, atol=1e-5)"
+        ),
     ),
     Program(
         "A kernel far larger than the input",
@@ -494,6 +590,12 @@ PROGRAMS = [
         "net (Conv2d)",
         "net with padding=3 or more",
         (("nn.Conv2d(3, 4, 9)", "nn.Conv2d(3, 4, 9, padding=3)"),),
+        purpose=(
+            "x = torch.randn(1, 3, 4, 4)\n"
+            "want = (net.weight[0, :, 3:7, 3:7] * x[0]).sum() + net.bias[0]\n"
+            "assert result.shape == (1, 4, 2, 2)\n"
+            "assert torch.allclose(net(x)[0, 0, 0, 0], want, atol=1e-5)"
+        ),
     ),
     Program(
         "Two of three operands do not fit",
@@ -506,6 +608,7 @@ PROGRAMS = [
         "Make what produces b or c give both one size",
         (("torch.ones(2, 4)", "torch.ones(2, 3)"),),
         ("b and c have 3 and 4 elements in dimension 1",),
+        purpose="assert torch.equal(result, b)",
     ),
     Program(
         "Which of three operands does not fit cannot be told",
@@ -518,6 +621,7 @@ PROGRAMS = [
         "Give all operands one size there, or size 1",
         (("torch.ones(3, 5)", "torch.ones(3, 4)"),),
         ("Two of the operands have 4 and 5 elements", "negative is far, float32[3, 5]"),
+        purpose="assert abs(result - 1) < 1e-6",
     ),
     Program(
         "A sum and a product in one operation",
@@ -530,6 +634,7 @@ PROGRAMS = [
         "Make what produces a or b so wide",
         (("torch.ones(4, 5)", "torch.ones(3, 5)"),),
         ("the last dimension of a, which is 3", "of b, which is 4"),
+        purpose="assert torch.equal(result, torch.full((2, 5), 4.0))",
     ),
     Program(
         "A weight of F.linear of another width",
@@ -542,6 +647,7 @@ PROGRAMS = [
         "Make what produces x or weight so wide",
         (("torch.ones(3, 5)", "torch.ones(3, 4)"),),
         ("the last dimension of x, which is 4, and the last of weight, which is 5",),
+        purpose="assert torch.equal(result, torch.full((2, 3), 4.0))",
     ),
     Program(
         "A Conv1d on pictures",
@@ -554,6 +660,11 @@ PROGRAMS = [
         "net (Conv1d)",
         "join it: x.flatten(2)",
         (("net(x)", "net(x.flatten(2))"),),
+        purpose=(
+            "line = x.flatten(2)\n"
+            "first = (net.weight[0] * line[0, :, :3]).sum() + net.bias[0]\n"
+            "assert torch.allclose(net(line)[0, 0, 0], first, atol=1e-5)"
+        ),
     ),
     Program(
         "A weight of another width is put into a module",
@@ -567,6 +678,7 @@ PROGRAMS = [
         "Give it a weight of shape [2, 3]",
         (("torch.ones(2, 4)", "torch.ones(2, 3)"),),
         ("its input has 3 features",),
+        purpose="assert torch.equal(result, torch.full((1, 2), 4.0))",
     ),
     Program(
         "Heads that do not multiply to the width",
@@ -578,6 +690,7 @@ PROGRAMS = [
         "",
         "Give sizes whose product is 100: behind the first 2 there are 10",
         (("(2, 5, 3, 4)", "(2, 5, 2, 5)"),),
+        purpose="assert torch.equal(result.flatten(2), x)",
     ),
     Program(
         "A picture without a batch reaches a BatchNorm",
@@ -589,6 +702,11 @@ PROGRAMS = [
         "1 (BatchNorm2d)",
         "unsqueeze(0) of its input",
         (("torch.rand(3, 8, 8)", "torch.rand(3, 8, 8).unsqueeze(0)"),),
+        purpose=(
+            "x = torch.rand(3, 8, 8)\n"
+            "want = (net[0](x) / (1 + 1e-5) ** 0.5).clamp(min=0)\n"
+            "assert torch.allclose(net(x.unsqueeze(0))[0], want, atol=1e-5)"
+        ),
     ),
     Program(
         "torch.tensor of a list of tensors",
@@ -600,6 +718,7 @@ PROGRAMS = [
         "",
         "torch.stack(features)",
         (("torch.tensor(features)", "torch.stack(features)"),),
+        purpose="assert torch.equal(torch.stack(features)[1], features[1])",
     ),
     Program(
         "A context without a time beside states over time",
@@ -611,6 +730,10 @@ PROGRAMS = [
         "",
         "context.unsqueeze(1).expand(-1, 5, -1)",
         (("context], ", "context.unsqueeze(1).expand(-1, 5, -1)], "),),
+        purpose=(
+            "rows = [torch.cat([states[:, t], context], -1) for t in range(5)]\n"
+            "assert torch.equal(both, torch.stack(rows, 1))"
+        ),
     ),
     Program(
         "A class token without a time before tokens",
@@ -622,5 +745,6 @@ PROGRAMS = [
         "",
         "token.unsqueeze(1)",
         (("[token,", "[token.unsqueeze(1),"),),
+        purpose="assert torch.equal(result[:, 0], token) and torch.equal(result[:, 1:], states)",
     ),
 ]

@@ -18,6 +18,7 @@ PROGRAMS = [
         "Return a tensor of the same shape",
         (("grad.sum()", "grad * 2"),),
         ("on out: <lambda> at train.py:9",),
+        purpose="assert torch.equal(net.bias.grad, torch.full((3,), 4.0))",
     ),
     Program(
         "A tensor hook returns another dtype",
@@ -31,6 +32,10 @@ PROGRAMS = [
         "result.to(grad)",
         (("grad.double())", "grad.double().to(grad))"),),
         ("on out: <lambda> at train.py:8",),
+        purpose=(
+            "bias = out.grad_fn.next_functions[0][0].variable\n"
+            "assert torch.equal(bias.grad, torch.full((3,), 2.0))"
+        ),
     ),
     Program(
         "A tensor hook returns a number",
@@ -44,6 +49,11 @@ PROGRAMS = [
         "",
         "Return None",
         ((" or 1", ""),),
+        purpose=(
+            "bias = out.grad_fn.next_functions[0][0].variable\n"
+            "assert torch.equal(bias.grad, torch.full((3,), 2.0))\n"
+            "assert [norm.tolist() for norm in norms] == [[[1] * 3] * 2]"
+        ),
     ),
     Program(
         "A node hook returns a bare tensor",
@@ -57,6 +67,7 @@ PROGRAMS = [
         "",
         "return (gradient,)",
         (("grad_in[0])", "(grad_in[0], None))"),),
+        purpose="assert torch.equal(x.grad, torch.full((3,), 2.0))",
     ),
     Program(
         "A full backward hook returns too many gradients",
@@ -74,6 +85,7 @@ PROGRAMS = [
         "Return a tuple of 1",
         (("grad_in[0] / 2, None", "(grad_in[0] / 2,)"),),
         ("halve at train.py:9",),
+        purpose="assert torch.allclose(net[0].bias.grad, net[1].weight.sum(0), atol=1e-6)",
     ),
     Program(
         "A forward pre-hook returns its argument alone",
@@ -91,6 +103,10 @@ PROGRAMS = [
         "return (new_input,), kwargs",
         (("return args[0] * 2", "return (args[0] * 2,), kwargs"),),
         ("scale at train.py:9",),
+        purpose=(
+            "want = torch.full((1, 4), 2.0) @ net[0].weight.T + net[0].bias\n"
+            "assert torch.allclose(result, want, atol=1e-6)"
+        ),
     ),
     Program(
         "A forward hook returns a tuple",
@@ -104,6 +120,11 @@ PROGRAMS = [
         "return the tensor",
         (("(out,))", "out)"),),
         ("which 0 (Linear) returned",),
+        purpose=(
+            "x = torch.randn(2, 4)\n"
+            "want = (x @ net[0].weight.T + net[0].bias).clamp(min=0)\n"
+            "assert torch.allclose(net(x), want, atol=1e-6)"
+        ),
     ),
     Program(
         "Backward hooks of both kinds",
@@ -116,6 +137,10 @@ PROGRAMS = [
         "net (Linear)",
         "register_full_backward_hook in place of",
         (("net.register_backward_hook", "net.register_full_backward_hook"),),
+        purpose=(
+            "net(torch.randn(2, 4)).sum().backward()\n"
+            "assert torch.equal(net.bias.grad, torch.full((3,), 2.0))"
+        ),
     ),
     Program(
         "A post-accumulate hook returns the gradient",
@@ -129,6 +154,10 @@ PROGRAMS = [
         "return nothing",
         (("p.grad.clamp_(-1, 1)", "(p.grad.clamp_(-1, 1), None)[1]"),),
         ("on weight: <lambda> at train.py:8",),
+        purpose=(
+            "assert net.weight.grad.abs().max() <= 1\n"
+            "assert torch.equal(net.bias.grad, torch.full((3,), 2.0))"
+        ),
     ),
     Program(
         "A hook on an input that does not require grad",
@@ -140,6 +169,12 @@ PROGRAMS = [
         "",
         "image.requires_grad_()",
         (("image.register_hook", "image.requires_grad_().register_hook"),),
+        purpose=(
+            "seen = []\n"
+            "image.register_hook(seen.append)\n"
+            "image.pow(2).sum().backward()\n"
+            "assert torch.equal(seen[0], 2 * image)"
+        ),
     ),
     Program(
         "An LSTM in a Sequential",
@@ -157,6 +192,7 @@ PROGRAMS = [
             ),
         ),
         ("which 0 (LSTM) returned",),
+        purpose="assert torch.allclose(result, output @ net[1].weight.T + net[1].bias, atol=1e-6)",
     ),
     Program(
         "A block without return",
@@ -173,6 +209,7 @@ PROGRAMS = [
         "a function without return gives None",
         (("x = x.relu()", "return x.relu()"),),
         ("which 0 (Block) returned",),
+        purpose="x = torch.randn(2, 4)\nassert torch.equal(net(x), net[1](x.clamp(min=0)))",
     ),
     Program(
         "A forward without one of its arguments",
@@ -186,9 +223,13 @@ PROGRAMS = [
         net(torch.rand(2))  # raises
         """,
         "net (Decoder)",
-        "Call it with the arguments of its forward",
+        "give what is missing in the call, memory=...",
         (("net(torch.rand(2))", "net(torch.rand(2), torch.rand(2))"),),
         ("missing 1 required positional argument: 'memory'", "(x, memory)"),
+        purpose=(
+            "x, memory = torch.rand(2), torch.rand(2)\n"
+            "assert torch.equal(net(x, memory), x + memory)"
+        ),
     ),
     Program(
         "A forward that is spelt otherwise",
@@ -204,6 +245,7 @@ PROGRAMS = [
         "net (Net)",
         "Call it forward: the class defines 'foward'",
         (("foward", "forward"),),
+        purpose="x = torch.rand(2)\nassert net(x) is x",
     ),
     Program(
         "A module without super().__init__()",
@@ -218,6 +260,7 @@ PROGRAMS = [
         "",
         "Call super().__init__()",
         (("        self.fc", "        super().__init__()\n        self.fc"),),
+        purpose='assert [name for name, _ in net.named_parameters()] == ["fc.weight", "fc.bias"]',
     ),
     Program(
         "A submodule of another name",
@@ -237,6 +280,7 @@ PROGRAMS = [
         "net (Net)",
         "Did you mean 'layer1'",
         (("self.layer_1", "self.layer1"),),
+        purpose="x = torch.rand(2, 4)\nassert torch.equal(net(x), net.layer1(x))",
     ),
     Program(
         "A tensor in the place of a parameter",
@@ -248,6 +292,10 @@ PROGRAMS = [
         "fc (Linear)",
         "nn.Parameter(tensor)",
         (("torch.zeros(3, 4)", "nn.Parameter(torch.zeros(3, 4))"),),
+        purpose=(
+            'assert [name for name, _ in net.named_parameters()] == ["fc.weight", "fc.bias"]\n'
+            'assert (net["fc"].weight == 0).all()'
+        ),
     ),
     Program(
         "A state that was saved from DataParallel",
@@ -266,6 +314,10 @@ PROGRAMS = [
             ),
         ),
         ("all its names begin with 'module.'",),
+        purpose=(
+            "now = net.state_dict()\n"
+            'assert all(torch.equal(state[f"module.{key}"], value) for key, value in now.items())'
+        ),
     ),
     Program(
         "A state of another number of classes",
@@ -279,6 +331,9 @@ PROGRAMS = [
         "If the model is to be as it was saved: build it so",
         (("nn.Linear(8, 10))", "nn.Linear(8, 1000))"),),
         ("1.weight first: [1000, 8] for [10, 8]",),
+        purpose=(
+            "assert all(torch.equal(saved[key], value) for key, value in net.state_dict().items())"
+        ),
     ),
     Program(
         "The parameters of a lazy module",
@@ -290,18 +345,21 @@ PROGRAMS = [
         "",
         "Run one batch through the model first",
         (("net.weight", "net(torch.rand(2, 4))\nnet.weight"),),
+        purpose="assert net.weight.shape == (3, 4)",
     ),
     Program(
         "An if over many elements",
         "truth of many",
         """
         x = torch.rand(3)
+        bright = False
         if x > 0.5:  # raises
-            pass
+            bright = True
         """,
         "",
         "(x > 0.5).all()",
         (("if x > 0.5:", "if (x > 0.5).all():"),),
+        purpose="assert bright == (x.min() > 0.5)",
     ),
     Program(
         "The number of a tensor with many",
@@ -313,6 +371,7 @@ PROGRAMS = [
         "",
         "losses.mean().item()",
         (("losses.item()", "losses.mean().item()"),),
+        purpose="assert abs(losses.mean().item() - sum(losses.tolist()) / 4) < 1e-6",
     ),
     Program(
         "A value of a model on the meta device",
@@ -326,6 +385,7 @@ PROGRAMS = [
         "",
         "model.to_empty(device='cpu')",
         (("norm = net", "net = net.to_empty(device='cpu')\nnorm = net"),),
+        purpose='assert net.weight.device.type == "cpu" and norm.shape == ()',
     ),
     Program(
         "A checkpointed part that counts its calls",
@@ -345,6 +405,7 @@ PROGRAMS = [
         "",
         "Take out of the checkpointed part what changes",
         ((" if len(calls) == 1 else x.exp()", ""),),
+        purpose="assert torch.allclose(x.grad, x.exp().cos() * x.exp()) and len(calls) == 2",
     ),
     Program(
         "DistributedDataParallel with a branch that is not used",
@@ -376,6 +437,10 @@ PROGRAMS = [
         "find_unused_parameters=True",
         (("(Net())", "(Net(), find_unused_parameters=True)"),),
         ("spare.weight, spare.bias",),
+        purpose=(
+            "assert net.module.used.bias.grad.item() == 4\n"
+            "assert net.module.spare.bias.grad is None"
+        ),
     ),
     Program(
         "A GradScaler steps without a scaled loss",
@@ -395,5 +460,6 @@ PROGRAMS = [
                 "scaler.scale(net(torch.rand(2, 4)).sum()).backward()",
             ),
         ),
+        purpose="assert net.bias.grad.item() == 2",
     ),
 ]

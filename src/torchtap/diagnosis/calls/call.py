@@ -9,7 +9,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from torchtap.core.printed_page import Grid, Line, Listed, Page, Part, Printed
+from torchtap.core.printed import Printed
+from torchtap.core.printed_page import Grid, Line, Listed, Page, Part
 from torchtap.core.record import nbytes_of
 from torchtap.core.tensors import kind_of
 from torchtap.core.text import size

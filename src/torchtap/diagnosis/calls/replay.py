@@ -14,7 +14,8 @@ from torch import nn
 from torchtap.core.doors import require
 from torchtap.core.errors import InputError
 from torchtap.core.preserved import mode_of, set_mode
-from torchtap.core.printed_page import Line, Listed, Page, Part, Printed
+from torchtap.core.printed import Printed
+from torchtap.core.printed_page import Line, Listed, Page, Part
 from torchtap.core.text import plural
 from torchtap.diagnosis.calls.call import Call, title_of
 from torchtap.diagnosis.calls.copies import Arguments, copied_module

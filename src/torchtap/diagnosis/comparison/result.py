@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from torchtap.core.printed_page import Page, Printed
+from torchtap.core.printed import Printed
+from torchtap.core.printed_page import Page
 
 
 @dataclass(frozen=True, slots=True)

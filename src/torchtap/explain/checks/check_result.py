@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from torch import Tensor
 
 from torchtap.core.errors import InputError, MissingExtraError
-from torchtap.core.printed_page import BLANK, Grid, Line, Listed, Page, Part, Printed
+from torchtap.core.printed import Printed
+from torchtap.core.printed_page import BLANK, Grid, Line, Listed, Page, Part
 from torchtap.core.text import NONE, Cell, count, number
 from torchtap.explain.maps.map_page import title_of
 

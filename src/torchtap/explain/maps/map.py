@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from torchtap.core.errors import InputError, MissingExtraError
-from torchtap.core.printed_page import Page, Printed, wants_color
+from torchtap.core.printed import Printed
+from torchtap.core.printed_page import Page, wants_color
 from torchtap.explain.maps.map_file import ENDINGS, read_map, write_array, write_map
 from torchtap.explain.maps.map_page import map_page, row_title, title_of
 from torchtap.explain.maps.map_values import MapValues, resized

@@ -47,6 +47,7 @@ from torchtap.failures.catalogue import (
     objects,
     optimizers,
     overwritten,
+    plain_objects,
     products,
     ranks,
     refused,
@@ -74,9 +75,9 @@ TOPICS: dict[str, dict[str, Situation]] = {
         equations, expansions, functions, hooks, in_place, indices, inference, layers, layouts,
         leaves, loaders, loading, loss_arguments, loss_shapes, losses, members, modules,
         none_gradients, normalization, not_tensors, numbers, objects, optimizers, overwritten,
-        products, ranks, refused, resampling, reshapes, scripts, second_backwards, sequences,
-        several_views, sparse_tensors, spectra, state_dicts, systems, trainings, transforms,
-        values_given,
+        plain_objects, products, ranks, refused, resampling, reshapes, scripts, second_backwards,
+        sequences, several_views, sparse_tensors, spectra, state_dicts, systems, trainings,
+        transforms, values_given,
     )
 }  # fmt: skip
 """Topic, the name of its file -> its situations."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import difflib
 import inspect
 import re
 from collections.abc import Mapping
@@ -128,20 +129,43 @@ def _meant(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     if isinstance(value, dict | tuple) and not is_chain and isinstance(node, ast.Call):
         stars = "**" if isinstance(value, dict) else "*"
         unpacked = f"{written(node.func)}({stars}{written(args[0])})"
+    is_stars = isinstance(node, ast.Call) and any(one.arg is None for one in node.keywords)
     return {
         "unknown": unknown[1] if unknown else "",
         "unpacked": unpacked,
         "chain": is_chain and not unknown,
+        "stars": unknown[1] if unknown and is_stars else "",
     }
 
 
 def _forward(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    words = _meant(failure, found)
+    words = dict(_meant(failure, found))
+    none = dict.fromkeys(("takes", "lacking", "beyond", "close", "is_selfless", "replicas"), "")
     if failure.module is None:
-        return {"takes": "", **words}
+        return {**none, **words}
     signature = inspect.signature(failure.module.forward)
     plain = signature.replace(return_annotation=inspect.Signature.empty)
-    return {"takes": f" It takes {plain}.", **words}
+    names = list(signature.parameters)
+    is_own = not words["chain"] and not words["unpacked"]
+    missing = re.findall(r"'(\w+)'", found["what"]) if found["what"].startswith("missing") else []
+    close = difflib.get_close_matches(words["unknown"], names, n=1) if words["unknown"] else []
+    tree = type(failure.module).forward
+    is_selfless = inspect.isfunction(tree) and tree.__code__.co_varnames[:1] != ("self",)
+    is_wrapped = any(type(one.owner).__name__ == "DataParallel" for one in failure.frames)
+    return {
+        **none,
+        "takes": f" It takes {plain}.",
+        **words,
+        "lacking": ", ".join(f"{one}=..." for one in missing) if is_own else "",
+        "names": " and ".join(missing),
+        "beyond": found["what"].startswith("takes") and is_own and not is_selfless,
+        "own": f"({', '.join(names)})",
+        "close": f"{close[0]}=..." if close else "",
+        "is_selfless": is_selfless,
+        "replicas": is_wrapped and bool(missing),
+        "is_chained": words["chain"] and not words["unknown"],
+        "called": failure.names.variable(failure.module),
+    }
 
 
 def _form(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
@@ -273,10 +297,31 @@ SITUATIONS: dict[str, Situation] = {
             "a class of your own, or let the module that needs several take a tuple, "
             "def forward(self, inputs): x, y = inputs.",
         ),
+        (
+            "is_selfless",
+            "Give its forward the module as the first parameter: def forward(self, x).",
+        ),
         ("unpacked", "Unpack it: {unpacked}."),
-        ("unknown", "Leave {unknown} out of what is given, or take it in forward."),
-        "Call it with the arguments of its forward, by name where they are many.",
-        "Unpack a batch that is a dict or tuple: model(**batch), model(*batch).",
+        ("close", "If {unknown} is another name of it: {close}"),
+        (
+            "stars",
+            "If the dict has more than the forward needs: take {unknown} out of it before, "
+            "batch.pop({unknown!r}).",
+        ),
+        ("unknown", "If the forward does not need {unknown}: leave it out of the call."),
+        ("unknown", "If it is to use it: add it to the parameters of its forward."),
+        (
+            "replicas",
+            "DataParallel gives a replica no positional arguments where a batch has fewer samples "
+            "than there are devices: leave such a batch out, drop_last=True of the loader.",
+        ),
+        ("lacking", "If it needs {names}: give what is missing in the call, {lacking}"),
+        (
+            "lacking",
+            "If it can do without: give {names} a default in its forward, such as None.",
+        ),
+        ("beyond", "If the forward does not need the others: call it with {own} alone."),
+        ("beyond", "If it is to use them: add them to the parameters of its forward."),
         facts=_forward,
     ),
 }

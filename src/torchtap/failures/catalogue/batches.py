@@ -74,7 +74,7 @@ def _stack(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     is_own = is_of_program(failure)
     is_rows = len(wanted) == len(given) < 3 and wanted[1:] == given[1:]
     if not is_collated(failure) or (is_own and is_rows):
-        return _stacked(failure, wanted, given)
+        return {"is_empty": "", **_stacked(failure, wanted, given)}
     low, high = sorted((wanted, given), key=len)
     is_dims = len(low) != len(high)
     differs = [at for at, (a, b) in enumerate(zip(low, high, strict=False)) if a != b]
@@ -84,12 +84,17 @@ def _stack(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     is_part = len(low) == 2 and differs == [0] and around > 2
     is_long = not is_dims and len(low) == 2 and differs == [1] and around < 3
     # A spectrogram differs in its time alone; so may pictures of one height.
+    shortest, longest = min(low + high, default=0), max(low + high, default=0)
+    is_rest = len(low) == 1 and shortest < longest and max(wanted) > max(given)
     is_spectrum = not is_dims and len(low) == 3 and differs == [2] and low[0] < 3
     return {
         "is_dims": is_dims,
         "low": low,
         "high": high,
         "lacking": _lacking(low, high),
+        "is_empty": str(low if 0 in low else high) if 0 in (*low, *high) else "",
+        "is_rest": is_rest,
+        "longest": longest,
         "is_pictures": not is_dims and len(low) > 1 and differs != [0] and not is_long,
         "is_spectrum": is_spectrum,
         "is_picture": not is_spectrum,
@@ -113,7 +118,15 @@ def _stacked(failure: Failure, wanted: list[int], given: list[int]) -> Mapping[s
     text = written(node.args[0]) if isinstance(node, ast.Call) and node.args else ""
     padded = f"torch.nn.utils.rnn.pad_sequence({text}, batch_first=True)"
     is_named = is_rows and text.isidentifier()
-    return {"is_rows": padded if is_named else "", "is_any": not is_named}
+    held = [] if frame is None or not is_named else frame.value_of(ast.Name(text, ast.Load()))
+    sizes = [len(one) for one in held if isinstance(one, Tensor) and one.dim()] if is_rows else []
+    is_last = len(sizes) > 2 and len(set(sizes[:-1])) == 1 and sizes[-1] < sizes[0]
+    return {
+        "joined": f"torch.cat({text})" if is_last else "",
+        "is_rows": padded if is_named else "",
+        "is_any": not is_named,
+        "is_other": not is_last,
+    }
 
 
 def _lacking(low: list[int], high: list[int]) -> str:
@@ -128,7 +141,8 @@ def _none(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     """The part of the samples that is None, where no sample is None itself."""
     samples = list(_samples(failure))
     is_some = any(one is None for one in samples) and not all(one is None for one in samples)
-    known = {"is_some": is_some, "is_nested": bool(samples) and samples[0] is not None}
+    is_nested = bool(samples) and samples[0] is not None and not is_some
+    known = {"is_some": is_some, "is_nested": is_nested}
     for sample in samples:
         if sample is None:
             break
@@ -172,6 +186,14 @@ def _sample(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
 
 SITUATIONS: dict[str, Situation] = {
     "stack": first_of(
+        SituationRow(
+            "A sample of the batch has no elements ({is_empty}), and {by} stacks samples of one "
+            "shape: {wanted} at 0 and {given} at {at}.",
+            "If it is cut out of a picture or a signal: check that the cut lies inside of it, "
+            "begins before it ends, and that the whole is as large as the cut.",
+            "If it may be empty: leave such samples out of the data set.",
+            when="is_empty",
+        ),
         SituationRow(
             "The samples of a batch have different numbers of dimensions: {wanted} at 0 and "
             "{given} at {at}, and {by} stacks them.",
@@ -223,12 +245,22 @@ SITUATIONS: dict[str, Situation] = {
             "The samples of a batch have different shapes: {wanted} at 0 and {given} at {at}, and "
             "{by} stacks them.",
             _PADDED,
+            (
+                "is_rest",
+                "If it is the rest at the end of a text or signal that is cut into pieces of "
+                "{longest}: leave it out, for start in range(0, len(x) - {longest} + 1, step).",
+            ),
             "Bring all samples to one shape in the data set: crop, resize or pad "
             "(padding='max_length' of a tokenizer).",
             when="is_collated",
         ),
         SituationRow(
             "torch.stack takes tensors of one shape, and got {wanted} at 0 and {given} at {at}.",
+            (
+                "joined",
+                "If each is what one batch gave, of which the last is smaller, put them one behind "
+                "the other: {joined}.",
+            ),
             (
                 "is_rows",
                 "If each is one sample of a batch, fill all up to the longest, and mark what is "
@@ -239,7 +271,11 @@ SITUATIONS: dict[str, Situation] = {
                 "If each is one sample of a batch, bring them to one shape first: cut or pad them, "
                 "torch.nn.utils.rnn.pad_sequence(..., batch_first=True).",
             ),
-            "If they are to stand one behind the other, in a dimension that they have: torch.cat.",
+            (
+                "is_other",
+                "If they are to stand one behind the other, in a dimension that they have: "
+                "torch.cat.",
+            ),
             about="tensors",
         ),
         facts=_stack,

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torch import Tensor
 
 from torchtap.failures.catalogue.losses import names_of_loss, operands_of_loss
 from torchtap.failures.failure import Explanation, Failure
-from torchtap.failures.operands import bounds_of
+from torchtap.failures.operands import Operand, bounds_of
 from torchtap.failures.parsed_source import grouped
 from torchtap.failures.rearrangements import samples_of_one_batch
 from torchtap.failures.situation_row import Situation, SituationRow
@@ -32,6 +33,7 @@ def _binary_size(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         "is_turned": has_as_many and not is_column and not is_row and not _lacking(a, b),
         "batch": _batches(a, b),
         **_widths(a, b),
+        "sides": _sides(a, b),
         "is_of_samples": _has_one_for_each(a, b),
         **_classes_given(a, b),
     }
@@ -69,6 +71,14 @@ def _widths(scores: Any, target: Any) -> Mapping[str, Any]:
     }
 
 
+def _sides(scores: Any, target: Any) -> str:
+    """Return the sides of a target that is a map of another size than the scores; else empty."""
+    is_known = isinstance(scores, Tensor) and isinstance(target, Tensor)
+    is_map = is_known and scores.dim() == target.dim() == 4 and len(scores) == len(target)
+    is_map = is_map and scores.shape[1] == target.shape[1] and scores.numel() != target.numel()
+    return ", ".join(map(str, target.shape[2:])) if is_map else ""
+
+
 def _has_one_for_each(scores: Any, target: Any) -> bool:
     """Return whether a target has one number for each sample, which has several outputs."""
     is_known = isinstance(scores, Tensor) and isinstance(target, Tensor)
@@ -79,17 +89,30 @@ def _classes_given(scores: Any, target: Any) -> Mapping[str, Any]:
     """Say whether a target has a whole number for each row of several scores."""
     is_pair = isinstance(scores, Tensor) and isinstance(target, Tensor)
     if not is_pair or scores.dim() != 2 or target.numel() != len(scores) or scores.shape[1] < 2:
-        return {"classes": "", "is_class": False}
+        return {"classes": "", "is_class": False, "is_wide": False}
     known = bounds_of(target)
     is_whole = not target.is_floating_point() or bool((target == target.round()).all())
     is_class = is_whole and known is not None and known[0] >= 0 and known[1] < scores.shape[1]
-    return {"classes": str(scores.shape[1]), "is_class": is_class}
+    is_wide = is_class and known is not None and known[1] <= 1 and scores.shape[1] > 2
+    return {"classes": str(scores.shape[1]), "is_class": is_class, "is_wide": is_wide}
 
 
 def _probabilities(failure: Failure, found: re.Match[str]) -> Explanation:
     given, target, source, name = operands_of_loss(failure)
     wrong, which = (target, name) if found["which"] == "target" else (given, source)
     span, it = bounds_of(wrong.value), grouped(which)
+    if span is not None and any(math.isnan(one) for one in span):
+        return Explanation(
+            f"The loss takes probabilities, and {which} holds NaN, which is no number.",
+            (
+                "Find the operation that made the first NaN or Inf: tt.locate(model, step, "
+                "*batch), or tt.guard(model) around the training.",
+                "If the training went well before, make its steps smaller: a lower learning rate, "
+                "or torch.nn.utils.clip_grad_norm_.",
+                "If the data hold NaN, fill it or leave those rows out: torch.isnan(x).any().",
+            ),
+            failure.details(wrong),
+        )
     bounds = "" if span is None else f", from {span[0]:.4g} to {span[1]:.4g}"
     way = (
         "Give logits to F.binary_cross_entropy_with_logits, or nn.BCEWithLogitsLoss, with "
@@ -110,9 +133,34 @@ def _probabilities(failure: Failure, found: re.Match[str]) -> Explanation:
         )
     return Explanation(
         f"The loss takes probabilities, and {which} has values outside of 0 to 1{bounds}.",
-        (way, f"Make probabilities of them: {it}.sigmoid()."),
+        tuple(_ways_of_scores(failure, given, way)),
         failure.details(wrong),
     )
+
+
+_ACTIVATIONS = {
+    "SigmoidBackward0": "a sigmoid",
+    "SoftmaxBackward0": "a softmax",
+    "TanhBackward0": "tanh",
+}
+
+
+def _ways_of_scores(failure: Failure, given: Operand, with_logits: str) -> Iterator[str]:
+    """Yield how scores become probabilities, by how far they lie outside and by what made them."""
+    it, span = grouped(failure.name_of(given)), bounds_of(given.value)
+    node = given.value.grad_fn if isinstance(given.value, Tensor) else None
+    made = _ACTIVATIONS.get(type(node).__name__, "")
+    is_near = span is not None and span[0] > -1e-3 and span[1] < 1 + 1e-3
+    if is_near or made in ("a sigmoid", "a softmax"):
+        yield f"If only rounding brings them outside, cut that off: {it}.clamp(0, 1)."
+        return
+    if made == "tanh" or (span is not None and span[0] >= -1 and span[1] <= 1):
+        yield (
+            "If they come from tanh, which goes from -1 to 1, give what tanh is given to "
+            "F.binary_cross_entropy_with_logits."
+        )
+    yield with_logits
+    yield f"Make probabilities of them: {it}.sigmoid()."
 
 
 SITUATIONS: dict[str, Situation] = {
@@ -147,6 +195,12 @@ SITUATIONS: dict[str, Situation] = {
             "it was made for.",
         ),
         (
+            "sides",
+            "If both are maps of one picture, resize the scores to the target: F.interpolate("
+            "{source}, size=({sides}), mode='bilinear'), before a sigmoid; or give the model "
+            "pictures of the size that its output and the target share.",
+        ),
+        (
             "is_of_samples",
             "If all outputs of a sample have its target: {name_it}.reshape(-1, *[1] * "
             "({source_it}.dim() - 1)).expand_as({source}).",
@@ -155,6 +209,11 @@ SITUATIONS: dict[str, Situation] = {
             "is_turned",
             "Bring them to one shape, if the elements stand in one order: "
             "{name_it}.reshape({source_it}.shape).",
+        ),
+        (
+            "is_wide",
+            "If each row is yes or no, make the network give one output for it: a last layer of 1, "
+            "or the input size that it was made for.",
         ),
         (
             "is_class",

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from torchtap.core.text import typed
@@ -26,6 +26,7 @@ from torchtap.failures.out_of_place import out_of_place, statement_of
 from torchtap.failures.parsed_source import grouped, written
 from torchtap.failures.rearrangements import (
     aligned,
+    broadcasts,
     exchanged,
     maps_of_one_size,
     samples_of_one_batch,
@@ -69,6 +70,11 @@ def _broadcast(failure: Failure, found: re.Match[str]) -> Explanation:
         of_batches = [samples_of_one_batch(sizes), *several_for_one(smaller, *sizes)]
         ways = [*ways[:-1], *(of_channels or of_batches), ways[-1]]
     ways = [*classes, *_for_each_sample(failure, found, chosen), *ways]
+    ways = [
+        *_kept_from_before(failure, found, chosen),
+        *_channels_of_a_block(found, a, b, chosen),
+        *ways,
+    ]
     if all(isinstance(one.value, Tensor) for one in chosen) and not classes:
         fitting = _fitting(failure, a, b, chosen[0].value, chosen[1].value)
         ways = list(dict.fromkeys([*fitting, *ways]))
@@ -210,6 +216,39 @@ def _is_product(failure: Failure) -> bool:
     return isinstance(node, ast.Call) and getattr(node.func, "attr", "") in ("matmul", "bmm")
 
 
+def _kept_from_before(
+    failure: Failure, found: re.Match[str], chosen: Sequence[Operand]
+) -> Iterator[str]:
+    """Yield the way out where a module kept one operand from an earlier call, of another batch."""
+    for one in _tensors(chosen) if found["dim"] == "0" else ():
+        head, _, name = one.text.partition(".")
+        owner = failure.frames[one.depth].own_names.get(head)
+        if isinstance(owner, nn.Module) and vars(owner).get(name) is one.value:
+            size = found["a"] if one is chosen[0] else found["b"]
+            yield (
+                f"If {one.text} was kept from an earlier call, with a batch of {size}, make it "
+                f"anew for each that begins: {one.text} = None between them, and zeros of len(x) "
+                "where it is None."
+            )
+
+
+def _channels_of_a_block(
+    found: re.Match[str], a: str, b: str, chosen: Sequence[Operand]
+) -> Iterator[str]:
+    """Yield the convolution of a shortcut, where what a module returns has other channels."""
+    for one, other in (chosen, chosen[::-1]):
+        is_map = isinstance(one.value, Tensor) and one.value.dim() == 4
+        if is_map and other.value is MISSING and found["dim"] == "1":
+            mine, theirs = (
+                (found["a"], found["b"]) if one is chosen[0] else (found["b"], found["a"])
+            )
+            name, made = (a, b) if one is chosen[0] else (b, a)
+            yield (
+                f"If {name} is the shortcut around {made}, bring it to its channels by a "
+                f"convolution of its own: nn.Conv2d({mine}, {theirs}, 1)."
+            )
+
+
 def _compares(failure: Failure) -> bool:
     node = failure.frames[failure.operands[0].depth].expression if failure.operands else None
     return isinstance(node, ast.Compare)
@@ -337,6 +376,7 @@ def _fitting(failure: Failure, a: str, b: str, one: Tensor, other: Tensor) -> It
             yield from _of_a_loss(name, low, whole, high)
         else:
             hidden = list(_hidden_places(name, low, high))
+            hidden = hidden or list(_pictures_of_two_sizes(name, low, whole, high))
             yield from hidden or aligned(name, low.shape, whole, high.shape)
         return
     if _is_product(failure):
@@ -365,6 +405,17 @@ def _of_a_loss(name: str, low: Tensor, whole: str, high: Tensor) -> Iterator[str
         f"If the model is to give one number for each of {name}, a loss compares element by "
         "element: give it a last layer of one feature, and .squeeze(-1) behind it."
     )
+
+
+def _pictures_of_two_sizes(name: str, low: Tensor, whole: str, high: Tensor) -> Iterator[str]:
+    """Yield how one picture is brought to the size of those of a batch."""
+    is_pair = low.dim() == 3 and high.dim() == 4 and low.shape[0] == high.shape[1]
+    if is_pair and not broadcasts(low.shape, high.shape):
+        height, width = high.shape[2:]
+        yield (
+            f"If both are pictures, resize one: F.interpolate({name}[None], size=({height}, "
+            f"{width}))[0]; or make {whole} for the size of {name}."
+        )
 
 
 def _hidden_places(name: str, low: Tensor, high: Tensor) -> Iterator[str]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from torchtap.failures.derived_shapes import shaped_operands
 from torchtap.failures.failure import Failure
 from torchtap.failures.lost_dimensions import kept_dimension
 from torchtap.failures.parsed_source import grouped, written
@@ -42,17 +43,32 @@ def _ways_to_concatenate(
         return
     one, two = shapes
     differing = [at for at, (a, b) in enumerate(zip(one, two, strict=True)) if a != b]
-    if dim == 1:
-        yield from maps_of_one_size(first, one, other, two)
+    turned = list(_turned_channels(first, one, other, two)) if dim == 1 else []
+    maps = [] if turned or dim != 1 else list(maps_of_one_size(first, one, other, two))
+    yield from (*turned, *maps)
     if dim == 0 and differing == [1] and len(one) == 3:
         yield _filled_up(first, one[1], other, two[1])
-    if len(differing) == 1 and not repeated:
+    if len(differing) == 1 and not repeated and not maps:
         yield (
             f"If they are parts that follow each other in dimension {differing[0]}, concatenate "
             f"along it: dim={differing[0]}."
         )
-    if 0 in differing and dim != 0:
+    if 0 in differing and dim != 0 and not repeated:
         yield samples_of_one_batch((one[0], two[0]))
+
+
+def _turned_channels(first: str, one: list[int], other: str, two: list[int]) -> Iterator[str]:
+    """Yield the way out where one of two batches of pictures has its channels last."""
+    for name, here, there in ((first, one, two), (other, two, one)):
+        if (
+            len(here) == 4
+            and [here[0], *here[1:3]] == [there[0], *there[2:]]
+            and here[2:] != there[2:]
+        ):
+            yield (
+                f"If the channels of {name} stand last, put them behind the batch: "
+                f"{grouped(name)}.movedim(-1, 1)."
+            )
 
 
 def _filled_up(first: str, one: int, other: str, two: int) -> str:
@@ -156,6 +172,24 @@ def _joined(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     }
 
 
+def _numbers(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    """Tell numbers alone, which are stacked, from one that is put behind a tensor."""
+    every = [one for one in shaped_operands(failure) if isinstance(one.value, Tensor)]
+    single = [failure.name_of(one) for one in every if not one.value.dim()]
+    # PyTorch names the first that has none: those before it have dimensions.
+    is_mixed = int(found["at"]) > 0 or len(single) < len(every) or not every
+    node = None if failure.user is None else failure.user.expression
+    given = node.args[0] if isinstance(node, ast.Call) and node.args else None
+    parts = given.elts if isinstance(given, ast.Tuple | ast.List) else []
+    at = int(found["at"])
+    number = written(parts[at]) if at < len(parts) else next(iter(single), "x")
+    return {
+        "number": number,
+        "is_mixed": is_mixed,
+        "listed": "" if is_mixed or given is None else f"torch.stack({written(given)})",
+    }
+
+
 SITUATIONS: dict[str, Situation] = {
     "concatenation": SituationRow(
         "{other} has {given} where {first} has {wanted}, in a dimension other than {dim}, along "
@@ -182,9 +216,19 @@ SITUATIONS: dict[str, Situation] = {
         facts=_joined,
     ),
     "numbers to concatenate": SituationRow(
-        "A tensor without dimensions cannot be concatenated: it has nothing along which.",
-        "Stack them, which makes the dimension: torch.stack(...).",
-        "Give it a dimension, beside tensors that have one: x[None].",
+        "{number} is one number, a tensor of 0 dimensions, and torch.cat joins along a dimension "
+        "that each has.",
+        ("listed", "Stack them, which makes the dimension: {listed}."),
+        (
+            "is_mixed",
+            "If it is one more element behind the others, give it the dimension: "
+            "{number_it}.unsqueeze(0).",
+        ),
+        (
+            "is_mixed",
+            "If all are numbers, stack them, which makes the dimension: torch.stack(...).",
+        ),
         about="tensors",
+        facts=_numbers,
     ),
 }

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from torchtap.failures.assignments import assignments_of
 from torchtap.failures.failure import UNNAMED, Explanation, Failure
 from torchtap.failures.looped_states import is_one_of_several_dtypes
 from torchtap.failures.operands import Operand, bounds_of, dtype_text, dtype_word, operands_of
@@ -132,8 +133,36 @@ def _product(failure: Failure, found: re.Match[str]) -> Explanation:
     )
 
 
+def _ways_of_kinds(name: str, value: Tensor, module: str) -> list[str]:
+    """Return the ways out of an input that a conversion would spoil: quantized, or complex."""
+    it = grouped(name)
+    if value.is_quantized:
+        return [
+            f"If {module} is to compute in floats, leave the quantized numbers before it: "
+            f"{it}.dequantize(), or DeQuantStub() there.",
+            "If it was to be quantized as well, give it a qconfig before the model is prepared and "
+            "converted.",
+        ]
+    if value.is_complex():
+        return [
+            f"If the magnitude is meant: {it}.abs(); if the real part alone: {it}.real.",
+            f"To keep both parts, as two real numbers: torch.view_as_real({it}), with a layer that "
+            "takes twice as many features.",
+            "If the model is to compute with complex numbers, make the layer so: "
+            f"dtype={value.dtype}.",
+        ]
+    return []
+
+
 def _weighted(failure: Failure, name: str, value: Tensor, weight: Tensor) -> Explanation:
     mine, theirs = dtype_text(value), dtype_text(weight)
+    special = _ways_of_kinds(name, value, failure.module_text)
+    if special:
+        return Explanation(
+            f"{failure.module_text} has parameters of {theirs}, and its input is {mine}.",
+            tuple(special),
+            failure.details(),
+        )
     converted = replaced(name, f"to(torch.{theirs})")
     ways = [f"Convert the input: {converted}."]
     if mine == "uint8" and isinstance(failure.module, _CONVOLUTIONS):
@@ -198,14 +227,39 @@ def _meaning(failure: Failure, index: Operand, *, is_of_brackets: bool) -> Mappi
     is_known = bounds is not None and isinstance(value, Tensor)
     is_whole = is_known and bool((value == value.round()).all())
     fits = isinstance(held, Tensor) and is_known and value.shape == held.shape[: value.dim()]
-    is_mask = is_of_brackets and fits and is_whole and bounds is not None
+    node = failure.frames[failure.operands[0].depth].expression if failure.operands else None
+    is_alone = not isinstance(node, ast.Subscript) or not isinstance(node.slice, ast.Tuple)
+    is_mask = is_of_brackets and is_alone and fits and is_whole and bounds is not None
     is_mask = is_mask and bounds[0] >= 0 and bounds[1] <= 1  # type: ignore[index]
+    is_one_hot = is_whole and value.dim() == 2 and value.shape[1] > 1 and bounds == (0, 1)
+    is_one_hot = is_one_hot and not is_mask and bool((value.sum(1) == 1).all())
+    may_fit = fits or not isinstance(held, Tensor) or not is_known
     return {
         "is_mask": is_mask,
-        "is_position": not is_mask and (is_whole or not is_known),
+        "quotient": _quotient(failure, index),
+        "is_one_hot": is_one_hot,
+        "is_position": not is_mask and not is_one_hot and (is_whole or not is_known),
         "is_position_too": is_mask,
-        "may_be_mask": is_of_brackets and not is_mask,
+        "may_be_mask": is_of_brackets and not is_mask and may_fit,
     }
+
+
+def _quotient(failure: Failure, index: Operand) -> str:
+    """Return the division that made an index, as one without a rest; empty where none did."""
+    frame = failure.frames[index.depth]
+    made = assignments_of(frame, index.text) if index.text.isidentifier() else []
+    nodes = [one.value for one in made] or [_parsed(index.text)]
+    for node in nodes:
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+            return f"{written(node.left, frame.file)} // {written(node.right, frame.file)}"
+    return ""
+
+
+def _parsed(text: str) -> ast.expr | None:
+    try:
+        return ast.parse(text, mode="eval").body
+    except (SyntaxError, ValueError):
+        return None
 
 
 def _index_of(failure: Failure, is_of_brackets: bool) -> Operand | None:
@@ -216,6 +270,7 @@ def _index_of(failure: Failure, is_of_brackets: bool) -> Operand | None:
     node = frame.expression
     if is_of_brackets:
         unfit = [one for one in operands[1:] if _may_be_unfit(one.value)]
+        unfit = [one for one in unfit if not one.text.startswith("torch.arange(")]
         return unfit[0] if len(unfit) == 1 else None
     if not isinstance(node, ast.Call):
         return None
@@ -424,6 +479,11 @@ SITUATIONS: dict[str, Situation] = {
     "index of floats": SituationRow(
         "{name} is used as an index{held}; expected {expected}.",
         ("is_mask", "If 1 marks what is chosen, make a mask of it: {name_it} > 0."),
+        (
+            "is_one_hot",
+            "If each row marks one of several, as one-hot, take its place: {name_it}.argmax(1).",
+        ),
+        ("quotient", "If it is a quotient of whole numbers, divide without a rest: {quotient}."),
         ("is_position", "Convert it: {name_it}.long()."),
         ("is_position_too", "If it holds positions, convert it: {name_it}.long()."),
         ("may_be_mask", "Compare, if it is to be a mask: {name_it} > 0."),

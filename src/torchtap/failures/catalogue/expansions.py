@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -14,7 +15,7 @@ from torchtap.failures.operands import Operand
 from torchtap.failures.out_of_place import statement_of
 from torchtap.failures.parsed_source import grouped, written
 from torchtap.failures.rearrangements import aligned, samples_of_one_batch
-from torchtap.failures.situation_row import Situation, SituationRow
+from torchtap.failures.situation_row import Situation, SituationRow, first_of
 from torchtap.failures.traceback_frame import MISSING
 
 
@@ -47,6 +48,8 @@ def _expand(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     return {
         "table": name,
         "is_free": not name and not part["part"],
+        "is_other": not name and not part["part"] and dim > 0 and given > 1,
+        "is_copied": not name and not part["part"] and given > 0 == int(found["wanted"]) % given,
         "is_batch": not name and not part["part"] and dim == 0 and given > 1,
         "batch": samples_of_one_batch((given, int(found["wanted"]))),
         "places": next(_places(failure, operand), ""),
@@ -106,6 +109,34 @@ def _repeat(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
 
 
 def _sizes(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    statement = None if failure.user is None else statement_of(failure.user)
+    target = statement.targets[0] if isinstance(statement, ast.Assign) else None
+    if isinstance(target, ast.Subscript):
+        return _written_with_more(failure, target, statement.value)  # type: ignore[union-attr]
+    return {"part": "", "is_called": True, **_kept_sizes(failure, found)}
+
+
+def _written_with_more(failure: Failure, target: ast.expr, value: ast.expr) -> Mapping[str, Any]:
+    """Say which value has dimensions that the part that it is written into does not have."""
+    given, there = (
+        [int(one) for one in re.findall(r"\d+", part)]
+        for part in [*re.findall(r"\[(.*?)\]", failure.text), "", ""][:2]
+    )
+    ones = [at for at, size in enumerate(given) if size == 1]
+    fitting = [at for at in ones if [*given[:at], *given[at + 1 :]] == there]
+    text, is_whole = grouped(written(value)), math.prod(given) == math.prod(there)
+    return {
+        "part": written(target),
+        "written": text,
+        "given_sizes": given,
+        "there": there,
+        "squeezed": f"{text}.squeeze({fitting[0]})" if fitting else "",
+        "flat": f"{text}.reshape({there})" if not fitting and is_whole else "",
+        "is_called": False,
+    }
+
+
+def _kept_sizes(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     value = failure.argument().value
     lacking = int(found["wanted"]) - int(found["given"])
     kept = ", ".join(["-1"] * lacking) if isinstance(value, Tensor) else "-1"
@@ -128,16 +159,35 @@ SITUATIONS: dict[str, Situation] = {
         ("table", "Make {table} as long as the longest input."),
         ("places", "{places}"),
         ("is_batch", "{batch}"),
-        ("is_free", "Give a size that is there, or -1 to keep it: {name_it}.expand(-1, ...)."),
-        ("is_free", "Copy it several times: {name_it}.repeat(...), or repeat_interleave."),
+        (
+            "is_other",
+            "If it is to have one for each of {wanted} there, as of classes or channels, make it "
+            "of that size, where it is made.",
+        ),
+        ("is_free", "If its size is right there, keep it: -1 in that place of expand."),
+        (
+            "is_copied",
+            "If it is to stand several times, copy it: {name_it}.repeat(...), or "
+            "repeat_interleave.",
+        ),
         about="argument",
         facts=_expand,
     ),
-    "fewer sizes than dimensions": SituationRow(
-        "{name} has {wanted} dimensions, and expand was given {given}.",
-        "Give a size for each, -1 for those that stay: the others behind, {kept}, if the first are "
-        "expanded.",
-        about="argument",
+    "fewer sizes than dimensions": first_of(
+        SituationRow(
+            "{part} has the shape {there}, and is given a value of {given_sizes}, which has more "
+            "dimensions.",
+            ("squeezed", "Take the dimension of one out of the value: {squeezed}."),
+            ("flat", "If its elements are those, in this order: {flat}."),
+            "If the rest of the value is to be kept, make a place for it where the tensor is made.",
+            when="part",
+        ),
+        SituationRow(
+            "{name} has {wanted} dimensions, and expand was given {given}.",
+            "Give a size for each, -1 for those that stay: the others behind, {kept}, if the first "
+            "are expanded.",
+            about="argument",
+        ),
         facts=_sizes,
     ),
     "dimensions of a repeat": SituationRow(

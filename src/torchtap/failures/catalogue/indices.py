@@ -63,6 +63,12 @@ def _ways_of_rows(
         yield f"Give shorter sequences: {rows} positions at most (truncation=True)."
     if low == 1 and high == (rows or 0) + 1:
         yield f"If they are counted from 1, count them from 0: {name} - 1."
+    text = f"{name} {failure.origin(operand).text}"
+    if rows and re.search(r"\.(argmax|multinomial|topk|argsort|sample)\(", text):
+        yield (
+            f"If the model chooses them by its scores, make the layer of the scores give {rows}, "
+            "one for each row of the table."
+        )
     owner = _of_vocabulary(failure, rows, name)
     if owner:
         yield (
@@ -132,6 +138,7 @@ def _index(failure: Failure, found: re.Match[str]) -> Explanation:
     low = -size if isinstance(failure.frames[-1].expression, ast.Subscript) else 0
     ways = [
         *_ways_of_an_index(failure, dim, size),
+        *_read_as_another(value),
         f"Give indices from {low} to {size - 1}; check where they come from.",
     ]
     if not size:
@@ -142,6 +149,15 @@ def _index(failure: Failure, found: re.Match[str]) -> Explanation:
         tuple(ways),
         failure.details(),
     )
+
+
+def _read_as_another(value: int) -> Iterator[str]:
+    """Yield the way out of an index that no table has: the bits of two numbers as one."""
+    if abs(value) >= 1 << 31:
+        yield (
+            "If such a number was never given, its bits were read in another dtype: make the "
+            "indices anew, torch.tensor(values, dtype=torch.int64)."
+        )
 
 
 def _ways_of_an_index(failure: Failure, dim: int | None, size: int) -> Iterator[str]:
@@ -157,6 +173,14 @@ def _ways_of_an_index(failure: Failure, dim: int | None, size: int) -> Iterator[
         return
     name, text = failure.name_of(held), failure.name_of(index)
     span = bounds_of(index.value)
+    is_marked = getattr(getattr(node, "func", None), "attr", "").startswith("scatter")
+    if is_marked and span is not None and span[0] >= 0 and dim is not None:
+        yield (
+            f"If {text} holds classes, give each a place: {int(span[1]) + 1} or more in dimension "
+            f"{dim} of {name}, by the greatest number in all data, and as many outputs of the "
+            "model."
+        )
+        return
     if span is not None and span[0] >= 1 and span[1] == size:
         yield f"If {text} counts from 1, count from 0: {grouped(text)} - 1."
     shape = list(held.value.shape) if isinstance(held.value, Tensor) else []
@@ -225,6 +249,22 @@ def _masks_that_fit(whole: str, name: str, mask: list[int], shape: list[int]) ->
         yield f"If it chooses rows, take its dimension of one out: {whole}[{it}.squeeze(-1)]."
     if len(mask) == len(shape) and all(a in (1, b) for a, b in zip(mask, shape, strict=True)):
         yield f"If it is repeated along its dimensions of one: {whole}[{it}.expand_as({whole})]."
+    if len(mask) == 1 < len(shape) and mask[0] == math.prod(shape):
+        shaped = f"{whole}[{it}.reshape({whole}.shape)]"
+        yield f"If {whole} was flattened where the mask was made: {shaped}."
+    is_map = len(mask) == 2 < len(shape) and mask != shape[-2:] and min(mask) > 1
+    if is_map:
+        height, width = shape[-2:]
+        resized = f"F.interpolate({it}[None, None].float(), size=({height}, {width}))[0, 0] > 0.5"
+        yield f"If it is the mask of a picture of another size, resize it: {resized}."
+    if len(mask) > 1 and mask[0] == shape[0] and 1 < mask[1] < shape[1] and len(shape) == 3:
+        yield (
+            f"If the model put further places into the sequence, such as those of a picture, make "
+            f"{name} of what it computed with, {shape[1]} long, and not of the {mask[1]} that were "
+            "given."
+        )
+    if len(mask) == len(shape) == 1 and abs(mask[0] - shape[0]) == 1:
+        yield "If one of them counts a class or a token more, count it in both, or in neither."
     if len(mask) > 1 and math.prod(mask) == shape[0]:
         yield f"If {whole} was flattened, flatten it as well: {whole}[{it}.flatten()]."
 

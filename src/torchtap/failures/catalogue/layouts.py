@@ -7,11 +7,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from torchtap.failures.failure import Failure
-from torchtap.failures.parsed_source import written
-from torchtap.failures.situation_row import Situation, SituationRow
+from torchtap.failures.parsed_source import grouped, written
+from torchtap.failures.situation_row import Situation, SituationRow, first_of
 
 
 def _moved(failure: Failure) -> str:
@@ -47,34 +47,104 @@ def _layout(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         "is_nested": "Nested" in backend,
         "is_quantized": "Quantized" in backend,
         "is_plain": is_quantized_op,
+        "functional": _FUNCTIONAL.get(_operator(found["op"]), "") if "Quantized" in backend else "",
     }
 
 
+_FUNCTIONAL = {"add": "add", "mul": "mul", "cat": "cat", "matmul": "matmul"}
+"""Operation -> the method of FloatFunctional that stands for it."""
+
+
+def _operator(name: str) -> str:
+    """``add`` of ``aten::add.out`` and ``aten::add_.Tensor``."""
+    return name.rpartition("::")[2].partition(".")[0].rstrip("_")
+
+
+def _array(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    """Return what an array was to be made of: a tensor, or a list of tensors."""
+    frame = failure.user
+    node = None if frame is None else frame.expression
+    called = node.func if isinstance(node, ast.Call) else None
+    is_own = isinstance(called, ast.Attribute) and called.attr in ("numpy", "__array__")
+    given = called.value if is_own else (getattr(node, "args", None) or [None])[0]  # type: ignore[union-attr]
+    if frame is None or given is None:
+        return {"name": "x", "held": "The tensor", "array": "x.cpu().numpy()", "listed": ""}
+    name, value = written(given, frame.file), frame.value_of(given)
+    several = [one for one in value if isinstance(one, Tensor)] if type(value) in _LISTS else []
+    first = next(iter(several), value)
+    is_traced = isinstance(first, Tensor) and first.requires_grad
+    method = "detach().cpu()" if is_traced else "cpu()"
+    is_list = bool(several) or isinstance(given, ast.List | ast.ListComp)
+    joined = f"torch.stack({name}).{method}.numpy()"
+    if several and len(several) != len(value):
+        joined = f"[float(one) for one in {name}]"
+    return {
+        "name": name,
+        "held": f"{name} holds tensors that are" if is_list else f"{name} is",
+        "array": "" if is_list else f"{grouped(name)}.{method}.numpy()",
+        "listed": joined if is_list else "",
+    }
+
+
+def _on_a_device(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    if found["device"] in (None, "meta"):
+        return {"is_elsewhere": False, **_on_meta(failure, found)}
+    return {"is_elsewhere": True, **_array(failure, found)}
+
+
+_LISTS = (list, tuple)
 SITUATIONS: dict[str, Situation] = {
-    "values of meta": SituationRow(
-        "{base} is on the meta device, or has parts that are: a shape, and no values to be moved.",
-        (
-            "buffers",
-            "What is left there are buffers that no state holds (persistent=False), {buffers}: "
-            "compute them anew before the move, or make their module outside of "
-            "torch.device('meta').",
+    "values of a device": first_of(
+        SituationRow(
+            "{held} on {device}, and an array of numpy lies in the memory of the CPU.",
+            ("array", "If the values are needed, copy them there: {array}."),
+            (
+                "listed",
+                "If their values are needed, put them together and copy them there: {listed}.",
+            ),
+            "If more is computed with it, to be trained, use the functions of torch in place of "
+            "numpy's.",
+            when="is_elsewhere",
+            about="tensors",
         ),
-        (
-            "is_whole",
-            "Make the model with memory, then load its weights: model.to_empty(device='cpu'), "
-            "model.load_state_dict(state).",
+        SituationRow(
+            "{base} is on the meta device, or has parts that are: a shape, and no values to be "
+            "moved.",
+            (
+                "buffers",
+                "What is left there are buffers that no state holds (persistent=False), {buffers}: "
+                "compute them anew before the move, or make their module outside of "
+                "torch.device('meta').",
+            ),
+            (
+                "is_whole",
+                "Make the model with memory, then load its weights: model.to_empty(device='cpu'), "
+                "model.load_state_dict(state).",
+            ),
+            (
+                "is_whole",
+                "Or put the loaded tensors in its place: model.load_state_dict(state, "
+                "assign=True).",
+            ),
         ),
-        (
-            "is_whole",
-            "Or put the loaded tensors in its place: model.load_state_dict(state, assign=True).",
-        ),
-        facts=_on_meta,
+        facts=_on_a_device,
     ),
     "layout without a kernel": SituationRow(
         "{op_name} has no form for {kind} tensors.",
         ("is_sparse", "Make it dense for this operation: {name_it}.to_dense()."),
         ("is_nested", "Make it one tensor for this operation: {name_it}.to_padded_tensor(0)."),
-        ("is_quantized", "Make it a tensor of floats for this operation: {name_it}.dequantize()."),
+        (
+            "functional",
+            "If it is in a model that is quantized, give the model a member for it before it is "
+            "prepared, which learns the scale of the result: self.{functional} = "
+            "torch.ao.nn.quantized.FloatFunctional() in __init__, and self.{functional}."
+            "{functional}(...) in forward.",
+        ),
+        (
+            "is_quantized",
+            "If it is to be computed in floats, leave the quantized numbers before it: "
+            "{name_it}.dequantize(), or DeQuantStub() there.",
+        ),
         (
             "is_plain",
             "Quantize its input, and make floats of the output: "

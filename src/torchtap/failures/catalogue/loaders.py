@@ -17,6 +17,15 @@ from torchtap.failures.parsed_source import function_tree, written
 from torchtap.failures.situation_row import Situation, SituationRow, first_of
 
 
+def _iterator(failure: Failure) -> str:
+    """The iterator that next was called on, as it is written."""
+    frame = failure.user
+    node = None if frame is None else frame.expression
+    args = node.args if isinstance(node, ast.Call) else []
+    name = written(args[0], frame.file) if args and frame is not None else ""
+    return name if name.isidentifier() else "iterator"
+
+
 def _number(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     try:
         number = float(found["given"])
@@ -27,14 +36,18 @@ def _number(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
 
 def _length(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     held = [one for frame in failure.frames for one in frame.frame.f_locals.values()]
-    held += [getattr(one, "dataset", None) for one in held]
+    held += [getattr(one, key, None) for one in held for key in ("dataset", "data_source")]
     fitting = [one for one in held if type(one).__name__ == found["kind"]]
     is_stream = any(isinstance(one, IterableDataset) for one in fitting)
     loaders = [one.owner for one in failure.frames if isinstance(one.owner, DataLoader)]
     part, given = next(
         ((part, one) for one in loaders for part, one in _parts(one, found["kind"])), ("", None)
     )
-    is_own = type(given).__module__ != "builtins" if part else found["kind"] not in dir(builtins)
+    if not part and any(type(one).__module__ == "builtins" for one in fitting):
+        part = "dataset"
+    is_own = bool(fitting) and type(fitting[0]).__module__ != "builtins"
+    if not fitting:
+        is_own = found["kind"] not in dir(builtins)
     is_count = type(given) is int
     return {
         "is_stream": is_stream,
@@ -44,7 +57,8 @@ def _length(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         "is_batches": part == "batch_sampler" and is_count,
         "is_samples": part == "sampler",
         "is_lists": part == "batch_sampler" and not is_count,
-        "is_data": part == "dataset",
+        "is_class": getattr(given, "__name__", "data set") if isinstance(given, type) else "",
+        "is_data": part == "dataset" and not isinstance(given, type),
         "is_other": not is_stream and not is_own and not part,
     }
 
@@ -118,6 +132,13 @@ def _beyond(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
 
 
 SITUATIONS: dict[str, Situation] = {
+    "end of a loader": SituationRow(
+        "{name} has given all its batches: an iterator ends after one round.",
+        "If another round is to begin: make the iterator anew, {name} = iter(loader), where "
+        "StopIteration is caught.",
+        "If one round is meant: for batch in loader, which ends by itself.",
+        facts=lambda failure, found: {"name": _iterator(failure)},
+    ),
     "next of an iterator": SituationRow(
         "The iterator of a DataLoader has no next(), as those of Python 2 had.",
         "Write next(iterator) for iterator.next().",
@@ -195,6 +216,7 @@ SITUATIONS: dict[str, Situation] = {
                 "Give an object as the batch_sampler that yields lists of numbers and has a "
                 "__len__: torch.utils.data.BatchSampler(sampler, batch_size, drop_last=False).",
             ),
+            ("is_class", "It is the class itself: make the object, {is_class}(...)."),
             ("is_data", "Give a data set, or a list of the samples; of an iterator: list(...)."),
             when="part",
         ),

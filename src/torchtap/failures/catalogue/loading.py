@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import difflib
 import inspect
 import re
 from collections.abc import Mapping
@@ -27,7 +28,7 @@ def _call(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     """The call inside that takes the argument; else nothing."""
     frame = failure.user
     node = None if frame is None else frame.expression
-    words = {"inner": "", "moved": ""}
+    words = {"inner": "", "moved": "", **_taken_by(failure, found["name"])}
     if frame is None or not isinstance(node, ast.Call):
         return words
     for one in node.args:
@@ -35,8 +36,27 @@ def _call(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         if called is not None and callable(called) and _takes(called, found["name"]):
             given = next(part for part in node.keywords if part.arg == found["name"])
             moved = ast.Call(one.func, one.args, [*one.keywords, given])  # type: ignore[attr-defined]
-            return {"inner": written(one.func), "moved": ast.unparse(moved)}  # type: ignore[attr-defined]
+            return {**words, "inner": written(one.func), "moved": ast.unparse(moved)}  # type: ignore[attr-defined]
     return words
+
+
+def _taken_by(failure: Failure, name: str) -> dict[str, str]:
+    """The arguments that the call takes, and the one whose name is nearly the one given."""
+    frame = failure.user
+    node = None if frame is None else frame.expression
+    called = frame.value_of(node.func) if frame is not None and isinstance(node, ast.Call) else None
+    try:
+        names = list(inspect.signature(called).parameters) if callable(called) else []
+    except (TypeError, ValueError):
+        names = []
+    whole = {"learning_rate": "lr"}.get(name, name)
+    starts = [one for one in names if one.startswith(whole)]
+    close = starts or difflib.get_close_matches(whole, names, n=1, cutoff=0.7)
+    listed = ", ".join([*names[:12], *(["..."] if len(names) > 12 else [])])
+    return {
+        "close": close[0] if close else "",
+        "listed": f" It takes ({listed})." if names else "",
+    }
 
 
 def _takes(called: Any, name: str) -> bool:
@@ -46,7 +66,39 @@ def _takes(called: Any, name: str) -> bool:
         return False
 
 
+def _gone(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    place = found["place"] or found["module"]
+    return {
+        "what": f"the class or function {found['name']} of {place}"
+        if found["name"]
+        else f"a class of {place}",
+        "place": place,
+        "short": found["name"] or "Net",
+        "is_main": place == "__main__",
+        "is_there": place != "__main__",
+        "is_file": not found["name"],
+    }
+
+
 SITUATIONS: dict[str, Situation] = {
+    "class of a pickle": SituationRow(
+        "The file holds whole objects, such as a model and not its state, and needs {what}, which "
+        "Python does not find here.",
+        (
+            "is_main",
+            "The program that saved it defined {short} itself: define or import {short} in the "
+            "file that is run, before torch.load.",
+        ),
+        (
+            "is_there",
+            "If {place} is a file of the program that saved it: put it where Python finds it, as "
+            "by sys.path.insert(0, folder), with its old name.",
+        ),
+        ("is_file", "If it is a package: install it, in the release that it was saved with."),
+        "Where the program still runs that saved it: save model.state_dict(), which needs no "
+        "class, and load it into a model that is made first.",
+        facts=_gone,
+    ),
     "weights only": SituationRow(
         "torch.load takes tensors and plain values alone (weights_only=True), and the file "
         "{holds}.",
@@ -66,9 +118,11 @@ SITUATIONS: dict[str, Situation] = {
         "torch.cuda.is_available() says whether it is seen.",
     ),
     "unknown argument": SituationRow(
-        "{call} takes no argument {name!r}.",
+        "{call} takes no argument {name!r}.{listed}",
+        ("close", "If {close} is meant: {close}=..."),
         ("inner", "Give it to {inner}, which takes it: {moved}."),
-        "Leave it out, or see help({call}) for the arguments that there are.",
+        "If it is not needed: leave it out.",
+        "If it is of another release of PyTorch: see help({call}) for the arguments of this one.",
         facts=_call,
     ),
 }

@@ -26,6 +26,10 @@ def _column(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     value, rows = target.value, getattr(given.value, "shape", (None,))[0]
     is_column = isinstance(value, Tensor) and value.dim() == 2 and value.shape[1] == 1
     is_flat = isinstance(value, Tensor) and not is_column and value.numel() == rows
+    is_wide, bounds = not is_column and not is_flat, bounds_of(value)
+    is_marks = bounds is None or (bounds[0] >= 0 and bounds[1] <= 1)
+    is_one = is_marks and (bounds is None or bool((value.sum(1) == 1).all()))
+    fits = isinstance(given.value, Tensor) and given.value.shape == getattr(value, "shape", None)
     functions = [one.code.co_name for one in failure.frames if one.is_torch]
     pair = next((one for one in functions if one.endswith("embedding_loss")), "")
     return {
@@ -34,7 +38,9 @@ def _column(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         "name": name,
         "is_column": is_column,
         "is_flat": is_flat,
-        "is_wide": not is_column and not is_flat,
+        "is_one": is_wide and is_one,
+        "is_several": is_wide and is_marks and (fits or bounds is None),
+        "steps": value.shape[1] if is_wide and not is_one and isinstance(value, Tensor) else "",
     }
 
 
@@ -52,8 +58,38 @@ def _batch(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         "times": rows // wanted if wanted and rows % wanted == 0 else 0,
         "steps": _steps(given.value, rows, wanted),
         "is_shifted": rows == wanted + 1,
-        "batch": samples_of_one_batch((rows, wanted)),
+        **_target_of_steps(given.value, rows, wanted),
     }
+
+
+def _target_of_steps(scores: Any, rows: int, wanted: int) -> Mapping[str, Any]:
+    """Tell a target of one step more, and a map of another size, from a batch that is smaller."""
+    before = next((one for one in _reshapes_before(scores) if len(one) > 2), None)
+    words = {"longer": "", "map": "", "batch": "", "joined": _joined_below(scores, rows, wanted)}
+    words["is_places"] = "yes" if min(rows, wanted) > 1 and rows % wanted else ""
+    if before is None:
+        return {**words, "batch": samples_of_one_batch((rows, wanted))}
+    one, other = before[:2]
+    if (
+        len(before) == 3
+        and one * other == rows
+        and wanted in ((one + 1) * other, one * (other + 1))
+    ):
+        at = 0 if wanted == (one + 1) * other else 1
+        return {**words, "longer": f"{':, ' * at}1:"}
+    if len(before) == 4 and wanted % before[0] == 0 and wanted != before[0]:
+        return {**words, "map": f"{' x '.join(map(str, before))}"}
+    return {**words, "batch": samples_of_one_batch((rows, wanted))}
+
+
+def _joined_below(scores: Any, rows: int, wanted: int) -> str:
+    """Return how many parts a concatenation put one below the other, if that made the rows."""
+    for node in _nodes_before(scores):
+        count = len(node.next_functions)
+        is_first = getattr(node, "_saved_dim", None) == 0
+        if type(node).__name__ == "CatBackward0" and is_first and 1 < count == rows / wanted:
+            return str(count)
+    return ""
 
 
 def _with_time_first(failure: Failure) -> str:
@@ -88,14 +124,20 @@ def _steps(scores: Any, rows: int, wanted: int) -> str:
 
 def _reshapes_before(scores: Any) -> Iterator[list[int]]:
     """Yield the shapes that reshapes were given on the way to a tensor, the last one first."""
+    for node in _nodes_before(scores):
+        before = getattr(node, "_saved_self_sym_sizes", None)
+        if type(node).__name__ in RESHAPING and before is not None:
+            yield [int(one) for one in before]
+
+
+def _nodes_before(scores: Any) -> Iterator[Any]:
+    """Yield the nodes of the graph on the way to a tensor, the last one first."""
     waiting = [scores.grad_fn] if isinstance(scores, Tensor) and scores.grad_fn else []
     for _ in range(_MOST_NODES):
         if not waiting:
             return
         node = waiting.pop(0)
-        before = getattr(node, "_saved_self_sym_sizes", None)
-        if type(node).__name__ in RESHAPING and before is not None:
-            yield [int(one) for one in before]
+        yield node
         waiting += [one for one, _ in node.next_functions if one is not None]
 
 
@@ -124,7 +166,12 @@ def _turned(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         "rows": "",
         "is_single": False,
     }
-    words["is_flat"] = words["is_map"] = False
+    words["is_flat"] = words["is_map"] = words["is_sample"] = False
+    told = re.findall(r"\[([\d, ]*)\]", failure.text.partition("\n")[0])[:2]
+    words |= dict(zip(("shape", "target"), (f"[{one}]" for one in told), strict=False))
+    words = {"shape": "of another shape", "target": "another", **words}
+    # The backward raises it of one vector of scores, where no tensor is known by its name.
+    words["is_sample"] = told[1:] == ["1"] and told[0].isdigit() and int(told[0]) > 1
     if not isinstance(given.value, Tensor) or not isinstance(target.value, Tensor):
         return words
     shape, wanted = list(given.value.shape), list(target.value.shape)
@@ -142,6 +189,7 @@ def _turned(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         words["rows"] = str(shape[1])
     elif len(shape) == 1 and len(wanted) == 1:
         words["first"] = _whole_of_row(failure, source)
+        words["is_sample"] = words["is_sample"] and not words["first"]
     return words
 
 
@@ -156,30 +204,62 @@ def _whole_of_row(failure: Failure, source: str) -> str:
 
 
 def _spatial(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    target = failure.operand("target", "the target")
-    value = target.value
-    is_single = isinstance(value, Tensor) and value.dim() == 4 and value.shape[1] == 1
-    is_last = isinstance(value, Tensor) and value.dim() == 4 and value.shape[-1] in (1, 3, 4)
-    is_several = bounds_of(value) is not None and value.dim() == 4 and value.shape[1] > 1
+    given, target, source, name = operands_of_loss(failure)
+    value, scores = target.value, given.value
+    dim = _channels_of_target(scores, value)
+    size = value.shape[dim] if dim and isinstance(value, Tensor) else 0
+    known = size > 1 and bounds_of(value) is not None and isinstance(value, Tensor)
+    is_one_hot = known and bool((value.sum(dim) == 1).all()) and bounds_of(value) == (0, 1)
+    is_grey = known and not is_one_hot and bool((value == value.narrow(dim, 0, 1)).all())
+    is_each = isinstance(value, Tensor) and value.dim() == 1
     return {
-        "name": failure.name_of(target),
-        "is_single": is_single,
-        "is_colored": is_last and not is_single,
-        "is_grey": is_several and bool((value == value[:, :1]).all()),
+        "name": name,
+        "source": source,
+        "dim": dim,
+        "is_single": size == 1,
+        "is_one_hot": is_one_hot,
+        "grey": ("[:, 0]" if dim == 1 else "[..., 0]") if is_grey else "",
+        "is_colored": size in (3, 4) and not is_grey and not is_one_hot,
+        "is_each": is_each,
+        "is_other": size != 1 and not is_grey and not is_each,
     }
+
+
+def _channels_of_target(scores: Any, target: Any) -> int:
+    """Return the dimension of a target that its pixels have besides, 1 or -1; 0 if it has none."""
+    if not isinstance(target, Tensor) or target.dim() != 4:
+        return 0
+    sides = list(scores.shape[2:]) if isinstance(scores, Tensor) else []
+    is_last = list(target.shape[1:3]) == sides or target.shape[-1] in (1, 3, 4)
+    return -1 if is_last and list(target.shape[2:]) != sides else 1
 
 
 SITUATIONS: dict[str, Situation] = {
     "spatial target": SituationRow(
         "The loss takes one class number for each pixel, int64[batch, height, width], and {name} "
         "is {shape}.",
-        ("is_single", "Take its dimension of one away: {name_it}.squeeze(1)."),
-        ("is_grey", "Its channels are equal, as of a grey picture: take one, {name_it}[:, 0]."),
+        ("is_single", "Take its dimension of one away: {name_it}.squeeze({dim})."),
+        ("is_one_hot", "If it is one-hot, take its class numbers: {name_it}.argmax({dim})."),
+        ("grey", "Its channels are equal, as of a grey picture: take one, {name_it}{grey}."),
         (
             "is_colored",
-            "It holds colours: turn each colour into the number of its class first.",
+            "If its channels are colours that stand for classes, turn each colour into the number "
+            "of its class first.",
         ),
-        "If it holds a probability for each class, give it the shape and dtype of the input.",
+        (
+            "is_each",
+            "If each picture has one class, bring the scores to one row for each: {source_it}.mean("
+            "(2, 3)), or nn.AdaptiveAvgPool2d(1) and nn.Flatten() before the last layer.",
+        ),
+        (
+            "is_each",
+            "If each pixel has a class, the target was made of the wrong part of the data: it is "
+            "[batch, height, width].",
+        ),
+        (
+            "is_other",
+            "If it holds a probability for each class, give it the shape and dtype of the input.",
+        ),
         about="target",
         facts=_spatial,
     ),
@@ -190,9 +270,14 @@ SITUATIONS: dict[str, Situation] = {
             "is_flat",
             "If it has one class for each row of {source}, flatten it: {name_it}.flatten().",
         ),
-        ("is_wide", "If it is one-hot, take its class numbers: {name_it}.argmax(1)."),
+        ("is_one", "If it is one-hot, take its class numbers: {name_it}.argmax(1)."),
         (
-            "is_wide",
+            "steps",
+            "If each row holds {steps} class numbers, as of tokens or several questions, give a "
+            "row of scores for each: scores of [batch, classes, {steps}].",
+        ),
+        (
+            "is_several",
             "If it holds several classes for each row, give F.binary_cross_entropy_with_logits a "
             "place for each class, 1 or 0, in the shape of the input.",
         ),
@@ -224,6 +309,11 @@ SITUATIONS: dict[str, Situation] = {
             "and out[-1] is the last step.",
         ),
         (
+            "joined",
+            "torch.cat put {joined} parts one below the other: if they belong to one sample, join "
+            "them side by side, dim=1, and fit the layer behind to that width.",
+        ),
+        (
             "times",
             "If each sample is to give one row, keep the batch where {source} was reshaped: "
             "flatten(1), and not view(-1, n).",
@@ -242,7 +332,22 @@ SITUATIONS: dict[str, Situation] = {
             "is_shifted",
             "If each row predicts the next, leave out the last row of scores: {source_it}[:-1].",
         ),
-        "{batch}",
+        (
+            "longer",
+            "If the target begins with a step that is given and not predicted, leave that out "
+            "before it is flattened: target[{longer}].",
+        ),
+        (
+            "map",
+            "If both are maps of one picture, the scores were {map} before they were reshaped: "
+            "resize them to the target there, by F.interpolate.",
+        ),
+        ("batch", "{batch}"),
+        (
+            "is_places",
+            "If the rows are places, such as tokens, give each its label: pad, cut and shift the "
+            "labels as the inputs, also where the model puts further places in.",
+        ),
         about="input, target",
         facts=_batch,
     ),
@@ -262,6 +367,11 @@ SITUATIONS: dict[str, Situation] = {
             "F.interpolate({source}, size={name_it}.shape[-2:], mode='bilinear').",
         ),
         ("first", "Take all rows, and not the first alone: {source} = {first}."),
+        (
+            "is_sample",
+            "If the scores are those of one sample, give them the batch that the target has: "
+            "scores.view(1, -1) where view(-1) stands, or scores.unsqueeze(0).",
+        ),
         (
             "rows",
             "The loss takes one row of scores for each class: take one of the {rows}, such as "

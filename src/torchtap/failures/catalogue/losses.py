@@ -82,21 +82,25 @@ def _meaning(
         is_one_up, is_one_down = (low, high) == (1, num), low == -1 and high == num - 2
         shift = 1 if is_one_up or (low >= 1 and high == num) else -1 if is_one_down else 0
     is_single = num == 1 and low == 0 and high in (1, 255)
-    is_mark = is_flag = has_gaps = False
+    is_mark = is_flag = has_gaps = is_grey = False
+    several = False
     if not shift and num is not None and isinstance(target, Tensor) and low is not None:
         out = set(target[(target < 0) | (target >= num)].flatten()[:4096].tolist())
         is_mark = len(out) == 1 and (value < 0 or value in _MARKS)
         is_flag = value == 255 and num <= 2 and bool(((target == 0) | (target == 255)).all())
         has_gaps = value >= num and len(set(target.flatten()[:4096].tolist())) <= num
+        several = len(out) > 1
+        is_grey = several and target.dim() > 2 and low >= 0 and high is not None and high > 2 * num
     return {
         "is_from_one": shift == 1,
         "is_from_less": shift == -1,
         "is_binary": is_single,
         "is_mark": is_mark and not is_single and not is_flag,
         "is_flag": is_flag,
-        "is_class": value >= 0 and not is_single and not is_flag,
-        "has_gaps": has_gaps and not is_single and not is_flag and not is_mark,
-        "may_be_mark": not is_mark and not is_single and value not in (0, 1),
+        "is_class": value >= 0 and not is_single and not is_flag and not is_grey,
+        "has_gaps": has_gaps and not is_single and not is_flag and not is_mark and not is_grey,
+        "may_be_mark": not is_mark and not is_single and not several and value not in (0, 1),
+        "is_grey": is_grey,
     }
 
 
@@ -152,6 +156,12 @@ SITUATIONS: dict[str, Situation] = {
             "{name_it}.reshape({source_it}.shape).float()), without a softmax before.",
         ),
         ("is_binary", "Or make the last layer give {more} classes{layer}."),
+        (
+            "is_grey",
+            "If it is a mask that was read as a picture, its greys stand for classes and are no "
+            "numbers of classes: number them from 0, by a table from each grey to its class, and "
+            "resize masks with mode='nearest' alone.",
+        ),
         ("is_mark", "If {value} stands for no class, leave it out: ignore_index={value}."),
         ("is_class", "If {value} is a class, make the last layer give {more} classes{layer}."),
         (

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from torchtap.failures.failure import Failure
 from torchtap.failures.parsed_source import written
@@ -91,6 +92,8 @@ def _pickled(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         "is_file": is_file,
         "is_named": bool(name),
         "is_object": not name,
+        "is_worker": not is_file
+        and any(isinstance(one.owner, DataLoader) for one in failure.frames),
     }
 
 
@@ -167,8 +170,12 @@ SITUATIONS: dict[str, Situation] = {
         ),
         (
             "is_named",
-            "Define it by def at the level of the file, where other processes find it by "
-            "its name; functools.partial gives it arguments.",
+            "Define it at the level of the file, a function by def, where other processes find it "
+            "by its name; functools.partial gives it arguments.",
+        ),
+        (
+            "is_worker",
+            "If the DataLoader can do without workers: num_workers=0, which pickles nothing.",
         ),
         (
             "is_object",

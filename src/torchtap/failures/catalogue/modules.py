@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import inspect
 import os
 import re
 from collections.abc import Mapping
@@ -12,11 +13,12 @@ from typing import Any
 from torch import Tensor, nn
 
 from torchtap.failures.assignments import assignments_of
+from torchtap.failures.catalogue.objects import typo_of_init
 from torchtap.failures.failure import UNNAMED, Explanation, Failure
 from torchtap.failures.graph_reading import leaves_of
 from torchtap.failures.operands import Operand, shape_text
 from torchtap.failures.out_of_place import statement_of
-from torchtap.failures.parsed_source import written
+from torchtap.failures.parsed_source import function_tree, written
 from torchtap.failures.situation_row import Situation, SituationRow, first_of
 from torchtap.failures.traceback_frame import MISSING, TracebackFrame
 
@@ -41,7 +43,10 @@ def _attribute(failure: Failure, found: re.Match[str]) -> Explanation:
         known = [*dir(type(owner)), *vars(owner), *owner._modules, *owner._parameters]
         known += list(owner._buffers)
         where = failure.names.module(owner)
-        ways = [f"Assign self.{name} in __init__, before it is read."]
+        ways = _ways_of_attribute(owner, name)
+        fault = _property(owner, name)
+        if fault:
+            return Explanation(fault, _WAYS_OF_PROPERTY, (), where)
     made = _made_in_place_of_called(failure, owner, name)
     if made:
         return made
@@ -60,7 +65,8 @@ def _attribute(failure: Failure, found: re.Match[str]) -> Explanation:
             where,
         )
     close = difflib.get_close_matches(name, [one for one in known if one[:1] != "_"], n=2)
-    if close:
+    is_saved = bool(ways) and ways[0].startswith("If the model was saved whole")
+    if close and name != "module" and not is_saved:
         ways.insert(0, f"Did you mean {' or '.join(map(repr, close))}?")
     if type(owner).__name__ in _WRAPPERS:
         ways.insert(0, f"Read it of the model that is wrapped: model.module.{name}.")
@@ -70,6 +76,78 @@ def _attribute(failure: Failure, found: re.Match[str]) -> Explanation:
         (),
         where,
     )
+
+
+_WAYS_OF_PROPERTY = (
+    "Look for the attribute that the property reads: a name that is not there is what failed. To "
+    "see it, call the getter itself: type(module).name.fget(module).",
+)
+
+
+def _property(owner: nn.Module, name: str) -> str:
+    """Say so where a property of the class itself raised an AttributeError, which hides it."""
+    if not isinstance(inspect.getattr_static(type(owner), name, None), property):
+        return ""
+    kind = type(owner).__name__
+    return (
+        f"{kind} has the property {name!r}, and an attribute that it reads is missing: nn.Module "
+        "then names the property in its place."
+    )
+
+
+def _ways_of_attribute(owner: nn.Module, name: str) -> list[str]:
+    """How an attribute comes to a module: another method assigns it, or ``__init__`` has a typo."""
+    if type(owner).__module__.startswith("torch.nn.modules.") and _assigned_in(owner, name):
+        kind = type(owner).__name__
+        return [
+            "If the model was saved whole by another release of PyTorch: load its state into a "
+            f"model that is made here, whose {kind} has it: model.load_state_dict(old.state_dict())"
+            ".",
+            f"If the model cannot be made anew: set it to the default of {kind} in each, {name}"
+            f"={_default(owner, name)}, before it is called.",
+            "Or load it with the release of PyTorch that saved it.",
+        ]
+    typo = typo_of_init(type(owner))
+    if typo:
+        return [f"Call it __init__, with two underscores on each side: the class defines {typo}."]
+    if name == "module" and type(owner).__name__ not in _WRAPPERS:
+        return [
+            "If it is not wrapped by DataParallel or DistributedDataParallel here: leave .module "
+            "out."
+        ]
+    setter = _assigned_in(owner, name)
+    if setter and setter != "__init__":
+        return [
+            f"{setter} assigns self.{name}, and has not done so: call it before, or assign "
+            f"self.{name} in __init__."
+        ]
+    if setter:
+        return [
+            f"__init__ assigns self.{name} under a condition that does not hold, or below the line "
+            "that needs it: assign it on every path."
+        ]
+    return [f"Assign self.{name} in __init__, before it is read."]
+
+
+def _default(owner: nn.Module, name: str) -> str:
+    parameters = inspect.signature(type(owner).__init__).parameters
+    known = parameters.get(name)
+    return "..." if known is None or known.default is known.empty else repr(known.default)
+
+
+def _assigned_in(owner: nn.Module, name: str) -> str:
+    """The method of the class that assigns an attribute; empty if none does."""
+    for kind in type(owner).__mro__:
+        if kind is nn.Module:
+            break
+        for method, value in vars(kind).items():
+            code = getattr(value, "__code__", None)
+            tree = None if code is None else function_tree(code, code.co_firstlineno)
+            for node in ast.walk(tree) if tree is not None else ():
+                is_it = isinstance(node, ast.Attribute) and node.attr == name
+                if is_it and isinstance(node.ctx, ast.Store):  # type: ignore[attr-defined]
+                    return method
+    return ""
 
 
 def _before_init(failure: Failure) -> Explanation | None:
@@ -159,6 +237,12 @@ def _compared(frame: TracebackFrame) -> dict[str, str]:
             case ast.Compare(left=one, ops=[ast.In() | ast.NotIn()], comparators=[several]):
                 a, b = ast.unparse(one), ast.unparse(several)
                 words["among"] = f"any(torch.equal({a}, one) for one in {b})"
+            case ast.BoolOp(
+                op=ast.Or(), values=[ast.BoolOp(op=ast.And(), values=[test, one]), other]
+            ):
+                parts = [ast.unparse(part) for part in (one, test, other)]
+                words["default"] = f"{parts[0]} if {parts[1]} else {parts[2]}"
+                return words
             case ast.BoolOp(op=ast.Or(), values=[ast.Name(one), other]):
                 words["default"] = f"{one} if {one} is not None else {ast.unparse(other)}"
     return words
@@ -193,7 +277,24 @@ def _number(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     value = failure.argument().value
     several = value.numel() if isinstance(value, Tensor) else "several"
     whole = _made_a_tensor(failure)
-    return {"numel": found["numel"] or several, "whole": whole, "is_one": not whole}
+    shapes = _shapes_of(failure) if whole else []
+    is_padded = len({one[1:] for one in shapes}) == 1 < len(set(shapes)) and all(shapes)
+    return {
+        "numel": found["numel"] or several,
+        "whole": whole,
+        "is_one": not whole,
+        "is_even": whole and len(set(shapes)) < 2,
+        "is_padded": is_padded,
+        "is_uneven": len(set(shapes)) > 1,
+    }
+
+
+def _shapes_of(failure: Failure) -> list[tuple[int, ...]]:
+    """Return the shapes of the tensors in the list that the program's call was given."""
+    frame = failure.user
+    node = None if frame is None else frame.expression
+    held = frame.value_of(node.args[0]) if frame is not None and isinstance(node, ast.Call) else ()
+    return [tuple(one.shape) for one in held if isinstance(one, Tensor)]
 
 
 def _made_a_tensor(failure: Failure) -> str:
@@ -279,7 +380,7 @@ SITUATIONS: dict[str, Situation] = {
             "needed: if, and, or, not.",
             ("choice", "Choose element by element: {choice}."),
             ("among", "Compare whole tensors: {among}."),
-            ("default", "If it stands for a value that may be missing: {default}."),
+            ("default", "Choose by a condition that is no tensor: {default}."),
             ("is_plain", "Say which is meant: ({condition}).all(), or .any()."),
             (
                 "is_plain",
@@ -292,9 +393,16 @@ SITUATIONS: dict[str, Situation] = {
     ),
     "number of many": SituationRow(
         "{name} has {numel} elements, and one number was to be made of it.",
+        ("is_even", "Join them: torch.stack({whole}), in a new dimension."),
         (
-            "whole",
-            "Join them: torch.stack({whole}), or torch.cat({whole}) where their shapes differ.",
+            "is_padded",
+            "If each is one sample, fill them up to one length: "
+            "torch.nn.utils.rnn.pad_sequence({whole}, batch_first=True).",
+        ),
+        (
+            "is_uneven",
+            "If they are to stand one behind the other, in a dimension that they have: "
+            "torch.cat({whole}).",
         ),
         (
             "whole",

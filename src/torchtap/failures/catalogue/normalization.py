@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
 
+from torchtap.failures.assignments import blocks_at
 from torchtap.failures.failure import Failure
 from torchtap.failures.parsed_source import grouped
 from torchtap.failures.rearrangements import without_the_call
 from torchtap.failures.situation_row import Situation, SituationRow
+from torchtap.failures.traceback_frame import TracebackFrame
 
 _BY_DIMS = {2: "BatchNorm1d", 3: "BatchNorm1d", 4: "BatchNorm2d", 5: "BatchNorm3d"}
 _SIZES = ("given", "wanted")
@@ -46,6 +49,31 @@ def _features(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     is_last = isinstance(value, Tensor) and value.shape[-1] == int(found["wanted"])
     is_last = is_last and isinstance(value, Tensor) and value.dim() > 2
     return {**_kind(failure, found, "BatchNorm1d"), "is_last": is_last}
+
+
+def _single(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    """Say whether the source tells that nothing is trained now, and whether a pool left one place.
+
+    What is right for a last batch of one does not help where all batches are of one.
+    """
+    is_read_only = any(_is_without_grad(one) for one in failure.frames if one.is_user)
+    return {
+        "is_read_only": is_read_only,
+        "may_train": not is_read_only,
+        "is_point": len(re.findall(r"\d+", found["given"])) > 2,
+        "is_row": len(re.findall(r"\d+", found["given"])) <= 2,
+    }
+
+
+def _is_without_grad(frame: TracebackFrame) -> bool:
+    """Return whether a line of the program stands where the source says that none is trained."""
+    function = frame.function
+    if function is None or isinstance(function, ast.Lambda):
+        return False
+    around = [node for node, _ in blocks_at(function, frame.line)]
+    texts = [ast.unparse(one.context_expr) for node in around for one in getattr(node, "items", ())]
+    texts += [ast.unparse(one) for one in getattr(function, "decorator_list", ())]
+    return any("no_grad" in one or "inference_mode" in one for one in texts)
 
 
 def _dimensions(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
@@ -93,12 +121,30 @@ SITUATIONS: dict[str, Situation] = {
     "one value per channel": SituationRow(
         "{module} is in training mode and its input {given} has one value per channel: a variance "
         "needs two.",
-        "If it trains, give batches of more than one: drop_last=True of the DataLoader leaves out "
-        "a last batch of one.",
-        "If it is not to train now, call model.eval() before: it then uses the running statistics.",
-        "If it is to train on one sample, use a norm over its features: {variable} = nn.LayerNorm "
-        "or nn.GroupNorm.",
+        (
+            "is_read_only",
+            "If it is not to train now, as no_grad says, call model.eval() before: it then uses "
+            "the running statistics, and model.train() after it.",
+        ),
+        "If it trains, give batches of more than one: batch_size above 1, and drop_last=True of "
+        "the DataLoader, which leaves out a last batch of one.",
+        (
+            "may_train",
+            "If it is not to train now, as for one sample or to count sizes, call model.eval() "
+            "before: it then uses the running statistics.",
+        ),
+        (
+            "is_point",
+            "If it is to train on one sample, use a norm of its own values, or none where a pool "
+            "left one place: {variable} = nn.GroupNorm or nn.Identity.",
+        ),
+        (
+            "is_row",
+            "If it is to train on one sample, use a norm over its features: {variable} = "
+            "nn.LayerNorm.",
+        ),
         about="argument",
+        facts=_single,
     ),
     "dimensions of a norm": SituationRow(
         "{module} takes an input of {wanted}, and got one of {given}D.",

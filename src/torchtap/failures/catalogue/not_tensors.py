@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from torchtap.failures.assignments import assignments_of
+from torchtap.failures.catalogue.plain_objects import numbered_batch
 from torchtap.failures.failure import UNNAMED, Failure
 from torchtap.failures.operands import Operand
 from torchtap.failures.out_of_place import statement_at
@@ -112,9 +113,11 @@ def _tuple(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     fitting = [key for key, one in parts if one.shape == shape] or [key for key, _ in parts]
     name = grouped(failure.name_of(operand))
     maker = failure.origin(operand).module
+    numbered = numbered_batch(frame, node.value) if isinstance(node, ast.Attribute) else ""
     return {
         "name": name,
-        "part": f"{name}[{fitting[0]!r}]" if fitting else "",
+        "numbered": numbered,
+        "part": f"{name}[{fitting[0]!r}]" if fitting and not numbered else "",
         "maker": "" if maker is None else f", which {failure.names.module(maker)} returned",
     }
 
@@ -147,6 +150,7 @@ SITUATIONS: dict[str, Situation] = {
     ),
     "tuple among tensors": SituationRow(
         "{name} is a {kind}{maker}, and a tensor is needed.",
+        ("numbered", "It is the batch, and enumerate counts: name its parts, {numbered}."),
         ("part", "Take the tensor out of it: {part}."),
         facts=_tuple,
     ),

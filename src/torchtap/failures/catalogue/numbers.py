@@ -81,7 +81,8 @@ def _matrix(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     is_readable = bounds_of(value) is not None and isinstance(value, Tensor) and value.dim() > 1
     is_readable = is_readable and value.shape[-1] == value.shape[-2]
     if not is_readable or not isinstance(value, Tensor):
-        return dict.fromkeys(("is_skew", "is_bad", "is_near", "is_far"), False)
+        words = dict.fromkeys(("is_skew", "is_bad", "is_near", "is_far"), False)
+        return {**words, "is_unknown": True}
     value = value.detach().double().reshape(-1, *value.shape[-2:])[:_MOST_MATRICES]
     is_bad = not bool(value.isfinite().all())
     size = float(value.abs().max())
@@ -89,6 +90,7 @@ def _matrix(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     is_checked = not is_bad and not is_skew and value.shape[-1] <= 512
     least = float(torch.linalg.eigvalsh(value).min()) if is_checked else 0.0
     return {
+        "is_unknown": False,
         "is_skew": is_skew,
         "is_bad": is_bad,
         "least": f"{least:.3g}",
@@ -102,6 +104,16 @@ SITUATIONS: dict[str, Situation] = {
     "parameter of a distribution": SituationRow(
         "{parameter} of {kind}, of shape {size}, does not satisfy {must}{holds}.",
         ("is_bad", _FIRST_NAN),
+        (
+            "is_bad",
+            "If the training went well before, make its steps smaller: a lower learning rate, or "
+            "torch.nn.utils.clip_grad_norm_; if the data hold NaN, fill it or leave it out.",
+        ),
+        (
+            "is_bad",
+            "If it is a sqrt or log of what may be 0 or below, keep that above: F.softplus(raw) + "
+            "1e-6, or a clamp(min=1e-6) before it.",
+        ),
         (
             "is_unbounded",
             "Make it positive where it is computed: F.softplus(raw) + 1e-6, or raw.exp().",
@@ -120,6 +132,12 @@ SITUATIONS: dict[str, Situation] = {
             "which subtracts the greatest first: logits.softmax(-1).",
         ),
         ("is_bad", _FIRST_NAN),
+        (
+            "is_bad",
+            "If they come from a softmax, what it takes is Inf or NaN, as after a division by a "
+            "temperature near 0 or in float16: divide in float32, by no less than 1e-2, or take "
+            "the greatest: argmax.",
+        ),
         ("is_negative", "If they are logits, turn them into weights: {name_it}.softmax(-1)."),
         (
             "is_unknown",
@@ -148,6 +166,16 @@ SITUATIONS: dict[str, Situation] = {
             "is_far",
             "Its least eigenvalue is {least}: it is indefinite. Check how it is made, or solve "
             "with torch.linalg.solve, which needs no such matrix.",
+        ),
+        (
+            "is_unknown",
+            "If it is so but for rounding, as of covariances, add a small multiple of the "
+            "identity: A + 1e-5 * torch.eye(A.shape[-1]), or compute it in float64.",
+        ),
+        (
+            "is_unknown",
+            "If torch.linalg.eigvalsh(A).min() is far below 0, check how it is made: symmetric, "
+            "and without NaN.",
         ),
         about="tensors",
         facts=_matrix,

@@ -139,6 +139,13 @@ def _missing(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     return {"text": text, "lacking": " and ".join(names), "takes": takes, "way": call}
 
 
+def typo_of_init(kind: Any) -> str:
+    """The method of a class whose name is nearly ``__init__``; empty if it has none."""
+    own = [name for name in vars(kind) if "i" in name] if isinstance(kind, type) else []
+    close = difflib.get_close_matches("__init__", own, n=1, cutoff=0.75)
+    return close[0] if close and close[0] != "__init__" else ""
+
+
 def _made(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     """Say whether a module was made with the tensors that it is to be called with."""
     frame, node = _expression(failure)
@@ -152,6 +159,7 @@ def _made(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         "is_call": is_call or is_unknown,
         "is_super": is_super,
         "is_other": not is_call and not is_super,
+        "typo": typo_of_init(frame.value_of(node.func)) if isinstance(node, ast.Call) else "",
         "if_inputs": "If these are its inputs, make" if is_unknown else "Make",
         "text": text,
         "given_text": given,
@@ -161,7 +169,11 @@ def _made(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
 
 
 def unpacked(failure: Failure) -> tuple[str, Any]:
-    """Return what was to be unpacked: ``loader`` or ``tensor``, and the value; empty if neither."""
+    """Return what was to be unpacked, and its value; empty if it is nothing of PyTorch.
+
+    ``loader``, ``numbered`` (a loader by enumerate), ``tensor``, ``shape``, ``call`` (of a module),
+    or ``sample``: an expression in the code of a data set, whose value is not known.
+    """
     frame, node = _expression(failure)
     if not frame.is_user or frame is not failure.frames[-1] or frame.function is None:
         return "", None
@@ -171,11 +183,41 @@ def unpacked(failure: Failure) -> tuple[str, Any]:
         ):
             values = [frame.value_of(part) for part in ast.walk(one.iter) if _is_named(part)]
             held = next((value for value in values if isinstance(value, DataLoader)), None)
-            return ("loader", held) if held is not None else ("", None)
+            is_numbered = one.target is node and isinstance(one.iter, ast.Call)
+            kind = "numbered" if is_numbered else "loader"
+            return (kind, held) if held is not None else ("", None)
         if isinstance(one, ast.Assign) and any(target is node for target in one.targets):
-            value = frame.value_of(one.value)
-            return ("tensor", value) if isinstance(value, Tensor) else ("", None)
+            return _assigned(failure, frame, one.value)
     return "", None
+
+
+def _assigned(failure: Failure, frame: TracebackFrame, source: ast.expr) -> tuple[str, Any]:
+    value = frame.value_of(source)
+    if isinstance(value, Tensor):
+        return "tensor", value
+    if type(value) in (list, tuple) and value and all(isinstance(one, Tensor) for one in value):
+        return "parts", value
+    base = _base_of_shape(source)
+    owner = None if base is None else frame.value_of(base)
+    if base is not None and isinstance(getattr(owner, "shape", None), tuple):
+        return "shape", owner
+    module = frame.value_of(source.func) if isinstance(source, ast.Call) else None
+    if isinstance(module, nn.Module):
+        return "call", module
+    is_asked = any(one.is_torch and one.file.endswith("fetch.py") for one in failure.frames)
+    return ("sample", source) if is_asked else ("", None)
+
+
+def _base_of_shape(source: ast.expr) -> ast.expr | None:
+    """The ``x`` of ``x.shape``, ``x.size()`` and ``x.shape[:3]``."""
+    match source:
+        case ast.Attribute(value=base, attr="shape"):
+            return base
+        case ast.Call(func=ast.Attribute(value=base, attr="size"), args=[]):
+            return base
+        case ast.Subscript(value=inner):
+            return _base_of_shape(inner)
+    return None
 
 
 def _is_named(node: ast.AST) -> bool:
@@ -184,20 +226,75 @@ def _is_named(node: ast.AST) -> bool:
 
 def _unpacked(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     kind, value = unpacked(failure)
-    data: Any = value.dataset if kind == "loader" else None
+    data: Any = value.dataset if kind in ("loader", "numbered") else None
     sample: Any = data[0] if isinstance(data, list | tuple) and data else None
     if isinstance(data, TensorDataset):
         sample = data.tensors
-    many = len(sample) if isinstance(sample, list | tuple) else found["given"] or "more"
-    shape = shape_text(value) if kind == "tensor" else ""
+    is_known = isinstance(sample, list | tuple | dict)
+    many = len(sample) if is_known else found["given"] or "more"
+    keys = list(sample) if isinstance(sample, dict) else []
+    known = {f"is_{one}": kind == one for one in ("loader", "numbered", "tensor", "shape")}
     return {
-        "is_loader": kind == "loader",
-        "is_tensor": kind == "tensor",
-        "count": many,
-        "shape": shape,
+        **known,
+        "is_sample": kind == "sample",
+        "is_parts_known": kind == "parts",
+        "is_call": kind == "call",
+        "count": len(value) if kind == "parts" else many,
+        "shape": shape_text(value) if kind == "tensor" else "",
         "is_one": found["given"] == "1",
-        "is_many": found["given"] != "1",
+        "is_alone": kind == "loader" and isinstance(sample or data, Tensor),
+        "keys": ", ".join(f"batch[{one!r}]" for one in keys[: int(found["wanted"])]),
+        "is_parts": not keys and not isinstance(sample or data, Tensor),
+        **_targets(failure, kind, value, int(found["wanted"])),
     }
+
+
+_WORDS = ("head", "base", "first", "last", "split", "single", "pair", "maker", "is_own")
+
+
+def _targets(failure: Failure, kind: str, value: Any, wanted: int) -> dict[str, Any]:
+    """Words of the names that were given, and of what the statement unpacks."""
+    frame, node = _expression(failure)
+    names = [written(one, frame.file) for one in getattr(node, "elts", [])]
+    source = _source_of(frame, node)
+    words: dict[str, Any] = dict.fromkeys(_WORDS, "")
+    words["source"] = "it" if source is None else written(source, frame.file)
+    if kind == "numbered":
+        words["head"] = f"{names[0]}, ({', '.join(names[1:])})"
+        return words
+    if kind == "shape" and source is not None:
+        base, size = _base_of_shape(source), tuple(value.shape)
+        words["base"] = written(base, frame.file) if base is not None else "x"
+        words["looks"] = f"{len(size)} dimensions ({', '.join(map(str, size))})"
+        tail = names[-2:] if len(size) > 1 else names[-1:]
+        words["last"] = f"*_, {', '.join(tail)} = {words['source']}"
+        words["first"] = isinstance(value, Tensor) and wanted == len(size) + 1
+    if kind == "call":
+        words |= {"maker": failure.names.module(value), **_returned(value, names)}
+    match source:
+        case ast.Call(func=ast.Attribute(value=base, attr="split"), args=args) if kind == "sample":
+            sign = f"{written(args[0], frame.file)}, " if args else ""
+            most = f"{sign}{wanted - 1}" if args else f"maxsplit={wanted - 1}"
+            words["split"] = f"{written(base, frame.file)}.rsplit({most})"
+    return words
+
+
+def _returned(module: nn.Module, names: list[str]) -> dict[str, Any]:
+    """How the result of a layer of PyTorch is taken; for another module, what it may return."""
+    if isinstance(module, nn.LSTM):
+        return {"pair": f"{names[0]}, ({', '.join([*names[1:], 'c'][:2])}) = ..."}
+    if isinstance(module, nn.RNNBase | nn.MultiheadAttention):
+        return {"pair": f"{', '.join(names[:2])} = ..."}
+    is_of_torch = type(module).__module__.startswith("torch.nn.modules.")
+    return {"single": names[0] if is_of_torch else "", "is_own": not is_of_torch}
+
+
+def _source_of(frame: TracebackFrame, node: ast.AST | None) -> ast.expr | None:
+    """The value of the assignment that has a node as its target."""
+    tree = frame.function
+    every = ast.walk(tree) if tree is not None else ()
+    made = [one for one in every if isinstance(one, ast.Assign)]
+    return next((one.value for one in made if any(part is node for part in one.targets)), None)
 
 
 def none_handed_over(failure: Failure) -> str:
@@ -311,6 +408,7 @@ SITUATIONS: dict[str, Situation] = {
     ),
     "made with inputs": SituationRow(
         "{text} takes {own} arguments where it is made, and was given {count}.",
+        ("typo", "Call it __init__, with two underscores on each side: the class defines {typo}."),
         ("is_call", "{if_inputs} the module first, then call it: {text}()({given_text})."),
         ("is_super", "Leave the arguments out: super().__init__()."),
         ("is_other", "Give __init__ the parameters: def __init__(self, ...)."),
@@ -318,11 +416,67 @@ SITUATIONS: dict[str, Situation] = {
     ),
     "more names than values": first_of(
         SituationRow(
+            "enumerate gives a number and a batch, and {wanted} names were given for these two.",
+            "Give the parts of the batch names of their own: {head}.",
+            when="is_numbered",
+        ),
+        SituationRow(
+            "A batch of the loader is one tensor, as each sample of the data set, and {wanted} "
+            "names were given for it.",
+            "Give it one name: for x in loader.",
+            "If samples are to have {wanted} parts, such as a target: return them from the data "
+            "set, TensorDataset(x, y).",
+            when="is_alone",
+        ),
+        SituationRow(
             "A batch of the loader has {count} parts, as each sample of the data set, and {wanted} "
             "names were given for it.",
             ("is_one", "If samples have one part: for (x,) in loader."),
-            "Give a name for each part, or return {wanted} from the data set's __getitem__.",
+            ("keys", "It is a dict, and gives its keys: for batch in loader, then {keys}."),
+            (
+                "is_parts",
+                "Give a name for each part, or return {wanted} from the data set's __getitem__.",
+            ),
             when="is_loader",
+        ),
+        SituationRow(
+            "{base} has {looks}, and {wanted} names were given for its shape.",
+            (
+                "first",
+                "If it lacks the dimension of the batch: {base}.unsqueeze(0); if that of the "
+                "channels, as a grey picture does: {base}.unsqueeze(1).",
+            ),
+            "If the last ones alone are meant: {last}.",
+            "Give a name for each of its dimensions.",
+            when="is_shape",
+        ),
+        SituationRow(
+            "The call of {maker} gave another number of values than the {wanted} names.",
+            ("pair", "It returns the output, and a state: {pair}"),
+            (
+                "single",
+                "It returns one tensor, which is unpacked along its first dimension: {single} = "
+                "{source}.",
+            ),
+            (
+                "is_own",
+                "If its forward returns one tensor, it is unpacked along its first dimension: give "
+                "it one name.",
+            ),
+            ("is_own", "If it returns several: give a name for each of them."),
+            when="is_call",
+        ),
+        SituationRow(
+            "{source} holds {count} tensors, and {wanted} names were given.",
+            "Give a name for each of them.",
+            when="is_parts_known",
+        ),
+        SituationRow(
+            "The data set unpacks {source}, which gave another number of values than the {wanted} "
+            "names.",
+            ("split", "If a part may hold the sign itself, such as a space: {split}."),
+            "Check it for that sample: a line or an entry of it has more or fewer parts.",
+            when="is_sample",
         ),
         SituationRow(
             "A tensor ({shape}) is unpacked along its first dimension, and {wanted} names were "

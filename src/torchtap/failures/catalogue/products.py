@@ -162,7 +162,11 @@ def _ways_of_channels(
     if made is not None:
         yield f"If {wanted} is right, make {failure.names.module(made)} return {wanted}."
     else:
-        yield f"If {wanted} is right, give {name} that many, where it is made."
+        yield (
+            f"If {wanted} is right, as of loaded weights, give {name} that many, where it is made: "
+            "by the encoder, the way of reading or the order of dimensions that the model was made "
+            "for."
+        )
 
 
 def _moved_channels(
@@ -182,9 +186,10 @@ def _moved_channels(
     order = _LAST.get(len(shape), "N...C")
     is_single = isinstance(value, Tensor) and value.dim() == len(shape) - 1
     yield (
-        f"Put the channels first: {name}.movedim(-1, 0), of an input in {order[1:]}."
+        f"If the channels stand last ({order[1:]}), put them first: {name}.movedim(-1, 0)."
         if is_single
-        else f"Put the channels behind the batch: {name}.movedim(-1, 1), of a batch in {order}."
+        else f"If the channels stand last ({order}), put them behind the batch: "
+        f"{name}.movedim(-1, 1)."
     )
 
 
@@ -216,6 +221,12 @@ def _given_channels(
     elif dims == 4 and shape[1] == 3 and wanted == 1:
         grey = f"{name}.mean(1, keepdim=True), or .convert('L') of the picture"
         yield f"If it is a picture in colours, make it grey: {grey}."
+    elif dims == 4 and wanted > 4 and 0 < shape[1] - wanted <= min(2, shape[1] // 4):
+        more = shape[1] - wanted
+        yield (
+            f"If it is put together of pictures, {more} of which may have an alpha channel: "
+            ".convert('RGB') of each."
+        )
     elif shape[0] == wanted > 1:
         yield "Give it a batch: x.unsqueeze(0), and not x.unsqueeze(1)."
 
@@ -288,8 +299,18 @@ def _joined_dimensions(
     """Yield what dimensions that are too many may be, by where the channels stand."""
     num = len(shape)
     single = [at for at in range(num - high + 1) if shape[at] == 1]
-    if single and num == high + 1:
-        yield f"Take out dimension {single[0]}, of one: {name}.squeeze({single[0]})."
+    left = [*shape[: single[0]], *shape[single[0] + 1 :]] if single else []
+    # What would be refused again, for its channels, is no way out.
+    if single and num == high + 1 and channels in (None, left[1]):
+        yield (
+            f"If dimension {single[0]}, of one, was added besides, as by unsqueeze, take it out: "
+            f"{name}.squeeze({single[0]})."
+        )
+    if num == high + 1 == 5 and channels == shape[1]:
+        yield (
+            f"If dimension 2 counts {shape[2]} frames, which are taken one by one, join them to "
+            f"the batch: {name}.transpose(1, 2).flatten(0, 1)."
+        )
     if channels == shape[num - high + 1]:
         count = num - high + 1
         each = " x ".join(map(str, shape[:count]))
@@ -298,7 +319,9 @@ def _joined_dimensions(
             f"{name}.flatten(0, {count - 1}); the output is taken apart again by .unflatten(0, "
             f"({', '.join(map(str, shape[:count]))}))."
         )
-    if channels == shape[1] and high < 5:
+    if channels == shape[1] and high < 5 and num == high + 1 == 5:
+        yield "If the kernels are to go over the frames as well: nn.Conv3d."
+    elif channels == shape[1] and high < 5:
         yield (
             f"If what stands behind the channels is one row, join it: {name}.flatten({high - 1}); "
             f"if it has {num - 2} dimensions of its own, nn.Conv{num - 2}d takes them."
@@ -310,7 +333,16 @@ def _kernel(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     lacking = max(int(kernel) - int(given) for kernel, given in pairs)
     held = getattr(failure.module, "padding", 0)
     padding = max(held) if type(held) is tuple else 0
-    return {"padding": padding + (lacking + 1) // 2}
+    sides = [int(one) for one in found["given"].split(" x ")]
+    value = failure.argument().value
+    last = int(value.shape[-1]) if isinstance(value, Tensor) and value.dim() > 2 else 0
+    is_input = failure.origin(failure.argument()).module is None
+    is_last = len(sides) > 1 and 0 < last <= 4 and 4 * last <= max(sides) and is_input
+    return {
+        "padding": padding + (lacking + 1) // 2,
+        "last": last if is_last else "",
+        "is_line": is_last and last == 1,
+    }
 
 
 def _lettered(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
@@ -355,7 +387,10 @@ def _fit(parts: list[str], shapes: list[tuple[int, ...]]) -> bool:
     return all(sizes.setdefault(letter, size) == size for letter, size in pairs)
 
 
-_LARGER = "Give a larger input, or fewer pools and strides before it."
+_LARGER = (
+    "If the network is for larger pictures or sequences, give it a larger input; else make it with "
+    "fewer pools and strides before it."
+)
 SITUATIONS: dict[str, Situation] = {
     "matrix product": _matrices,
     "matrix and vector": _matrices,
@@ -375,6 +410,16 @@ SITUATIONS: dict[str, Situation] = {
     "dimensions of a convolution": _dimensions,
     "kernel too large": SituationRow(
         "{module} has a kernel of {kernel}, and its input with padding is only {given}.",
+        (
+            "is_line",
+            "If it is a sequence, whose last dimension of one is no side, take that out, "
+            "{name_it}.squeeze(-1), and use nn.Conv1d.",
+        ),
+        (
+            "last",
+            "If the {last} in the last dimension are channels, put them behind the batch: "
+            "{name_it}.movedim(-1, 1).",
+        ),
         _LARGER,
         "Pad it: {variable} with padding={padding} or more, or a smaller kernel.",
         about="argument",

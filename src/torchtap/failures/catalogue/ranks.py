@@ -60,6 +60,20 @@ SITUATIONS: dict[str, Situation] = {
         "For one process, without torchrun, set all four: RANK=0 WORLD_SIZE=1 "
         "MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 python train.py.",
     ),
+    "variable that is not set": SituationRow(
+        "{name} is no variable of the environment: torchrun sets it, and the script was started "
+        "without.",
+        "Start it by torchrun: torchrun --nproc-per-node=2 train.py.",
+        "If it is to run alone, too, give a value for then: os.environ.get({name!r}, {alone!r}).",
+        facts=lambda failure, found: {"alone": "1" if found["name"] == "WORLD_SIZE" else "0"},
+    ),
+    "port in use": SituationRow(
+        "Port {port} of this machine is in use: another program, or an earlier run that has not "
+        "ended, listens there.",
+        "If another training runs: give this one a port of its own, torchrun --master-port=29501, "
+        "or MASTER_PORT=29501.",
+        "If an earlier run has not ended: end its process.",
+    ),
     "backend of ranks": SituationRow(
         "There is no backend {given_name!r} in this PyTorch.",
         ("is_unknown", "Give 'gloo' on CPUs, 'nccl' on GPUs of NVIDIA."),

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import ast
 import inspect
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
 
+from torchtap.core.text import typed
 from torchtap.failures.catalogue.creation import first_argument
+from torchtap.failures.derived_shapes import shaped_operands
 from torchtap.failures.failure import Failure
-from torchtap.failures.operands import Operand, shape_text
+from torchtap.failures.operands import Operand, dtype_text
 from torchtap.failures.parsed_source import grouped, written
 from torchtap.failures.situation_row import Situation, SituationRow, first_of
 
@@ -26,14 +29,25 @@ def _optimized(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     inner = given.elts[0] if isinstance(given, ast.List) and len(given.elts) == 1 else given
     text = name if inner is None else written(inner)
     nested = _nested(failure, given)
+    is_state = inner is not None and written(inner).endswith("state_dict()")
+    is_method = inspect.ismethod(_method_of(failure, given))
     return {
         "name": name,
+        "is_method": is_method,
         "parameters": f"{grouped(text)}.parameters()",
         "nested": nested,
-        "is_module": not nested and not isinstance(value, Tensor | str),
+        "is_module": not any((nested, is_method, is_state, isinstance(value, dict | Tensor | str))),
+        "is_dict": is_state or isinstance(value, dict),
         "is_other": isinstance(value, str),
         "is_tensor": isinstance(value, Tensor),
     }
+
+
+def _method_of(failure: Failure, given: ast.expr | None) -> Any:
+    """The method that was given without a call: PyTorch's own frame holds it."""
+    last = failure.frames[-1]
+    held = last.frame.f_locals if last.is_torch else {}
+    return held.get("params") if given is not None else None
 
 
 def _nested(failure: Failure, given: ast.expr | None) -> str:
@@ -114,23 +128,38 @@ def _mismatch(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     return {"target": target or "the index", "value": value or "what is written"}
 
 
+def _class_weights(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    given = [int(one) for one in re.findall(r"\d+", found["given"])]
+    is_row = len(given) > 1 and math.prod(given) == int(found["num"])
+    return {"is_row": is_row, "is_other": not is_row}
+
+
 def _dims(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     """The operands of a product that takes exactly matrices."""
-    shapes = [f"{failure.name_of(one)} is {shape_text(one.value)}" for one in failure.tensors]
-    first = failure.name_of(failure.tensors[0]) if failure.tensors else "a"
-    other = failure.name_of(failure.tensors[1]) if len(failure.tensors) > 1 else "b"
-    sizes = [tuple(one.value.shape) for one in failure.tensors[:2]]
+    every = [one for one in shaped_operands(failure) if isinstance(one.value, Tensor)]
+    shapes = [
+        f"{failure.name_of(one)} is {typed(dtype_text(one.value), tuple(one.value.shape))}"
+        for one in every
+    ]
+    first = failure.name_of(every[0]) if every else "a"
+    other = failure.name_of(every[1]) if len(every) > 1 else "b"
+    sizes = [tuple(one.value.shape) for one in every[:2]]
     a, b = sizes if len(sizes) == 2 else ((), ())
+    # A row of weights for each sample: the product of any number of dimensions would repeat it.
+    is_weights = len(a) == 2 and len(b) == 3 and a == b[:2]
     is_of_samples = len(a) == 3 and len(b) == 2 and b == (a[0], a[2])
     is_of_rows = len(a) == 2 and a == b
     vectors = f"({grouped(first)} @ {grouped(other)}[..., None])[..., 0]" if is_of_samples else ""
-    is_known = not vectors and not is_of_rows
+    is_known = not vectors and not is_of_rows and not is_weights
     return {
         "shapes": " and ".join(shapes),
         "first": first,
         "other": other,
         "vectors": vectors,
         "rows": is_of_rows,
+        "weights": f"({grouped(first)}.unsqueeze(1) @ {grouped(other)}).squeeze(1)"
+        if is_weights
+        else "",
         "way": f"{grouped(first)} @ {grouped(other)}" if is_known else "",
     }
 
@@ -148,6 +177,35 @@ def _drawn(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     data = getattr(held.get("self"), "data_source", held.get("data_source"))
     has_samples = data is None or (hasattr(data, "__len__") and len(data) > 0)
     return {"sampler": type(held.get("self")).__name__ if has_samples else ""}
+
+
+def _alone(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    """Say what needs a process group: a sampler, a wrapper, a norm, or another call."""
+    frame = failure.user
+    node = None if frame is None else frame.expression
+    call = written(node.func) if isinstance(node, ast.Call) else "the call"
+    owners = {type(one.owner).__name__ for one in failure.frames}
+    is_sampler = "DistributedSampler" in owners
+    is_wrapper = bool(owners & {"DistributedDataParallel", "FullyShardedDataParallel"})
+    is_norm = "SyncBatchNorm" in owners
+    return {
+        "call": call.rpartition(".")[2],
+        "is_sampler": is_sampler,
+        "is_wrapper": is_wrapper and not is_sampler,
+        "is_norm": is_norm and not is_wrapper,
+        "is_asked": not is_sampler and not is_wrapper and not is_norm,
+    }
+
+
+def _file(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    """Say what a file begins with that is no pickle: the sign, and what such a file is."""
+    sign = re.search(r"invalid load key, '(.)'|Unsupported operand (\d+)", failure.text)
+    first = "" if sign is None else sign[1] or chr(int(sign[2]))
+    return {
+        "first": first if first.isprintable() else "",
+        "is_page": first == "<",
+        "is_pointer": first == "v",
+    }
 
 
 def _mask_name(failure: Failure) -> str:
@@ -168,7 +226,13 @@ SITUATIONS: dict[str, Situation] = {
             "too, [p for one in {nested} for p in one], or put a star before: *{nested} in "
             "itertools.chain.",
         ),
+        ("is_method", "Call the method, which was given itself: {name}()."),
         ("is_module", "Give it the parameters: {parameters}."),
+        (
+            "is_dict",
+            "A dict gives its names. If it is the state of a module: give its parameters, "
+            "model.parameters(); if it holds parameters: {name_it}.values().",
+        ),
         ("is_tensor", "Put the tensor into a list: [{name}]."),
         ("is_other", "Give what holds the parameters: model.parameters()."),
         facts=_optimized,
@@ -230,6 +294,11 @@ SITUATIONS: dict[str, Situation] = {
             "For one number for each row: ({first_it} * {other_it}).sum(-1). For a matrix for each "
             "row: {first_it}[:, :, None] * {other_it}[:, None].",
         ),
+        (
+            "weights",
+            "If {first} has a weight for each place of each sample, make a matrix of one row of "
+            "it: {weights}.",
+        ),
         ("way", "Use the product of any number of dimensions: {way}."),
         facts=_dims,
     ),
@@ -284,9 +353,26 @@ SITUATIONS: dict[str, Situation] = {
         "Leave shuffle=True out: the sampler says the order.",
     ),
     "no process group": SituationRow(
-        "torch.distributed was used before its process group was made.",
-        "Make it first, and start the script by torchrun: "
-        "torch.distributed.init_process_group('gloo'), or 'nccl' on GPUs.",
+        "torch.distributed was used in a process without a process group: {call} needs one.",
+        (
+            "is_sampler",
+            "If this is the only process: leave the DistributedSampler out, with shuffle=True of "
+            "the DataLoader, or give it num_replicas=1, rank=0.",
+        ),
+        ("is_wrapper", "If this is the only process: use the module itself, without {call}."),
+        (
+            "is_norm",
+            "If this is the only process: nn.BatchNorm2d in place of nn.SyncBatchNorm.",
+        ),
+        (
+            "is_asked",
+            "If the program is to run alone, too: ask first, if "
+            "torch.distributed.is_initialized(); alone, the rank is 0 of 1.",
+        ),
+        "If several processes train together: make it first, "
+        "torch.distributed.init_process_group('gloo'), or 'nccl' on GPUs, and start the script by "
+        "torchrun.",
+        facts=_alone,
     ),
     "scalar of a transform": SituationRow(
         "torch.func.grad differentiates one number, and the function returned a tensor with "
@@ -342,8 +428,14 @@ SITUATIONS: dict[str, Situation] = {
     ),
     "weight of classes": SituationRow(
         "The loss has {num} classes, and the weight {given}.",
-        "Give one weight for each of the {num} classes.",
+        (
+            "is_row",
+            "They stand in a row or column: make a vector of them where the loss is made, "
+            "weight.flatten().",
+        ),
+        ("is_other", "Give one weight for each of the {num} classes."),
         about="weight",
+        facts=_class_weights,
     ),
     "both sizes": SituationRow(
         "F.interpolate was given size and scale_factor, of which one says the other.",
@@ -371,9 +463,27 @@ SITUATIONS: dict[str, Situation] = {
         "Give both: (h, c), such as (h, torch.zeros_like(h)).",
         facts=_state_pair,
     ),
-    "file that is none": SituationRow(
-        "The file is empty or cut off, or no file of torch.save.",
-        "Save it again, or fetch it whole; read a file object from its beginning: file.seek(0).",
+    "file that is none": first_of(
+        SituationRow(
+            "The file is no file of torch.save: it begins with {first!r}.",
+            (
+                "is_pointer",
+                "If it is a pointer of Git LFS, which begins with 'version https://git-lfs': fetch "
+                "the file itself, git lfs pull.",
+            ),
+            (
+                "is_page",
+                "If it is a page of the web, as a download that was refused: fetch it anew.",
+            ),
+            "Look at its beginning, open(path, 'rb').read(100), and check the path.",
+            when="first",
+        ),
+        SituationRow(
+            "The file is empty or cut off, or no file of torch.save.",
+            "Save it again, or fetch it whole; read a file object from its beginning: "
+            "file.seek(0).",
+        ),
+        facts=_file,
     ),
     "closed to numbers": SituationRow(
         "{op} has no form for a tensor and {given}.",

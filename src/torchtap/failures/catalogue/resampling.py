@@ -24,6 +24,7 @@ def _resized(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     is_volume = dims == 4 and asked == 3
     is_single = dims == asked + 1 and wanted != dims and not is_colored and not is_volume
     second = _channel_second(value) if is_single else {}
+    ones = [at for at in range(1, dims) if value.shape[at] == 1] if dims == asked + 3 else []
     is_one_channel = dims == 5 and asked == 2 and value.shape[1] == 1 and value.shape[-1] in (3, 4)
     return {
         "dims": dims,
@@ -38,7 +39,8 @@ def _resized(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         "is_last": is_single and _has_channels_last(value),
         "is_plain": dims == asked == 2,
         "is_one_channel": is_one_channel,
-        "is_unfit": wanted not in (0, dims) and not is_one_channel,
+        "one": ones[0] if ones and not is_one_channel else "",
+        "is_unfit": wanted not in (0, dims) and not is_one_channel and not ones,
         "is_fit": wanted in (0, dims),
         "mode": mode,
         "wanted": wanted,
@@ -129,6 +131,11 @@ _SINGLE = (
     "If it is one sample, [channels, ...], give it a batch of one and take that away again: "
     "F.interpolate({name_it}.unsqueeze(0), ...)[0].",
 )
+_MAPS = (
+    "is_single",
+    "If it is a batch of maps, [batch, height, width], as of labels or depths, give them a channel "
+    "and take that away again: F.interpolate({name_it}.unsqueeze(1), ...).squeeze(1).",
+)
 _SECOND = (
     "is_second",
     "If it is one picture of {high} x {wide}, its channel stands second: put it first, behind a "
@@ -147,6 +154,7 @@ SITUATIONS: dict[str, Situation] = {
         _SECOND,
         _LAST,
         _SINGLE,
+        _MAPS,
         (
             "is_volume",
             "If it is a batch of pictures, give the size of the two sides: size={sides}.",
@@ -155,6 +163,11 @@ SITUATIONS: dict[str, Situation] = {
             "is_volume",
             "If it is one volume, [channels, depth, height, width], give it a batch of one: "
             "F.interpolate({name_it}.unsqueeze(0), ...)[0].",
+        ),
+        (
+            "one",
+            "If a dimension of one was added besides, as by [:, None] of what has its channel "
+            "already, leave that out: {name_it}.squeeze({one}).",
         ),
         (
             "is_plain",
@@ -185,6 +198,7 @@ SITUATIONS: dict[str, Situation] = {
         _SECOND,
         _LAST,
         _SINGLE,
+        _MAPS,
         "Choose the mode for its dimensions: linear for 3, bilinear or bicubic for 4, trilinear "
         "for 5.",
         about="input",

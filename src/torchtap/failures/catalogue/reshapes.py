@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from torchtap.failures.failure import Explanation, Failure
 from torchtap.failures.linear_inputs import other_pictures
-from torchtap.failures.operands import (
-    shape_text,
-)
+from torchtap.failures.operands import Operand, shape_text
 from torchtap.failures.parsed_source import grouped
 from torchtap.failures.situation_row import Situation, SituationRow
 
@@ -52,12 +52,35 @@ def _reshape(failure: Failure, found: re.Match[str]) -> Explanation:
     operand = failure.argument()
     name, given = failure.name_of(operand), shape_text(operand.value)
     sizes = [int(one) for one in re.findall(r"-?\d+", found["shape"])]
+    ways = [*_chosen_elements(failure, operand)]
+    ways += _ways_to_reshape(name, operand.value, sizes, int(found["numel"]))
     return Explanation(
         f"{name} ({f'{given}, ' if given else ''}{found['numel']} elements) cannot take the shape "
         f"{found['shape']}.",
-        tuple(_ways_to_reshape(name, operand.value, sizes, int(found["numel"]))),
+        tuple(ways),
         failure.details(operand),
     )
+
+
+def _chosen_elements(failure: Failure, operand: Operand) -> Iterator[str]:
+    """Yield the way out where a mask chose the elements, of each row another number."""
+    frame = failure.user
+    try:
+        parts = list(ast.walk(ast.parse(failure.name_of(operand), mode="eval")))
+    except (SyntaxError, ValueError):
+        return
+    for part in parts if frame is not None else ():
+        mask = frame.value_of(part.slice) if isinstance(part, ast.Subscript) and frame else None
+        if isinstance(mask, Tensor) and mask.dtype is torch.bool and mask.dim() > 1:
+            counts = sorted({int(one) for one in mask.flatten(1).sum(1)}) if mask.numel() else []
+            if len(counts) > 1 and isinstance(part, ast.Subscript):
+                whole, chosen = ast.unparse(part.value), ast.unparse(part.slice)
+                yield (
+                    f"The rows of {chosen} choose from {counts[0]} to {counts[-1]} elements: if "
+                    f"the shape is to stay, fill the others, {grouped(whole)}.masked_fill("
+                    f"~{grouped(chosen)}, ...); if rows are compared, take them one by one."
+                )
+            return
 
 
 def _ways_to_reshape(name: str, value: object, sizes: list[int], numel: int) -> Iterator[str]:
@@ -76,15 +99,20 @@ def _ways_to_reshape(name: str, value: object, sizes: list[int], numel: int) -> 
         yield from other_pictures(shape, sizes[1])
     for at, size in _one_other_size(shape, sizes, numel):
         new = ", ".join("-1" if n == at else str(one) for n, one in enumerate(sizes))
+        last = (
+            ""
+            if at
+            else (" A last batch may be smaller: drop_last=True of the DataLoader leaves it out.")
+        )
         yield (
             f"If the other sizes are right, dimension {at} is {size} here and not {sizes[at]}: "
-            f"take it from the input, or let it be computed, {it}.view({new})."
+            f"take it from the input, or let it be computed, {it}.view({new}).{last}"
         )
+    yield from _parts_that_are_known(it, shape, sizes)
     if shape and ones > 0 and sizes[:ones] == [1] * ones and -1 not in sizes:
         added = ", ".join(["None"] * ones)
         yield f"If dimensions of one are to be put in front, keep its own sizes: {it}[{added}]."
-    pairs = zip(shape, sizes, strict=False)
-    same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+    same = _same_in_front(shape, sizes)
     if -1 in sizes:
         yield (
             f"Give sizes that {numel} can be divided by: -1 stands for what is left, and {numel} "
@@ -98,6 +126,59 @@ def _ways_to_reshape(name: str, value: object, sizes: list[int], numel: int) -> 
         )
     else:
         yield f"Give sizes whose product is {numel}; it is {known}."
+
+
+def _parts_that_are_known(it: str, shape: Sequence[int], sizes: Sequence[int]) -> Iterator[str]:
+    """Yield the ways out by what the dimensions of a shape often are: groups, places, heads."""
+    if len(sizes) == len(shape) + 1 > 2 and sizes[0] == -1 and list(sizes[2:]) == list(shape[1:]):
+        yield (
+            f"If {sizes[1]} of dimension 0 belong together, {shape[0]} is no multiple of that: "
+            "fill up the samples that have fewer, or leave out a last batch that is not whole, "
+            "drop_last=True of the DataLoader."
+        )
+    places = math.prod(sizes[1:-1]) if len(sizes) == 4 else 0
+    if len(shape) == 3 and places and shape[-1] == sizes[-1]:
+        yield from _places_of_a_map(it, shape[1], sizes[1:3], str(list(sizes))[1:-1])
+    same = _same_in_front(shape, sizes)
+    rest, behind = shape[same:], sizes[same:]
+    if len(rest) == len(behind) == 2 and -1 not in sizes and len(shape) > 3:
+        yield (
+            f"If the last two are the sides of pictures, take them from the input, {it}.shape[-2:],"
+            f" which are {rest[0]} and {rest[1]}; or resize the pictures to those that give "
+            f"{behind[0]} and {behind[1]}."
+        )
+    elif len(rest) == 1 and len(behind) == 2 and -1 not in behind and same:
+        whole = rest[0]
+        fitting = [one for one in behind if whole % one == 0]
+        yield (
+            f"If dimension {same}, of {whole}, is shared out among heads or groups, "
+            + (
+                f"{fitting[0]} of them have {whole // fitting[0]} each."
+                if fitting
+                else f"choose a number of them that divides {whole}."
+            )
+        )
+
+
+def _same_in_front(one: Sequence[int], other: Sequence[int]) -> int:
+    """Return how many sizes in front are the same in both."""
+    pairs = zip(one, other, strict=False)
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+def _places_of_a_map(it: str, length: int, sides: Sequence[int], sizes: str) -> Iterator[str]:
+    """Yield the ways out where a row of places is to become a map of two sides."""
+    places, side = math.prod(sides), math.isqrt(length)
+    if length - 1 == places:
+        yield (
+            "If the first place is a token of its own, as of the class, leave it out: "
+            f"{it}[:, 1:].reshape({sizes})."
+        )
+    elif side * side == length:
+        yield (
+            f"If the {length} places are those of a square map, its sides are {side}, and not "
+            f"{sides[0]} and {sides[1]}: take them from what made the places."
+        )
 
 
 def _one_other_size(

@@ -93,6 +93,9 @@ def _recurrent(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         )
         value, name = (given, written(node.args[0])) if is_single else (value, name)
     shape = list(value.shape) if isinstance(value, Tensor) else []
+    if len(shape) == 3 and failure.operand("is_batched").value is False:
+        shape = shape[1:]  # PyTorch made a batch of one; the call is a computed expression.
+        name = written(node.args[0]) if isinstance(node, ast.Call) and node.args else name
     ways = list(moved(grouped(name), shape, wanted, 2)) if len(shape) == 3 else []
     given = int(found["given"])
     if given > wanted > 1 and given % wanted == 0:
@@ -227,7 +230,8 @@ SITUATIONS: dict[str, Situation] = {
         "{module} takes {wanted} features in the last dimension, and its input has {given}.",
         "If a width of {given} is right, make it take that: {variable} = nn.{kind}({given}, ...).",
         "If {wanted} is, bring the input to it, which ends with the features whether batch_first "
-        "or not: nn.Linear({given}, {wanted}) of each step, or the layer before it.",
+        "or not: by the embedding or the features that it was made for, or nn.Linear({given}, "
+        "{wanted}) of each step.",
         about="input",
         facts=_recurrent,
     ),

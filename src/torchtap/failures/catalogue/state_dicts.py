@@ -6,8 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
+from torchtap.failures.catalogue.creation import first_argument
 from torchtap.failures.failure import Failure
 from torchtap.failures.situation_row import Situation, SituationRow, first_of
 
@@ -30,6 +31,8 @@ def _state_dict(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     owner = dict(failure.names.modules()).get(module) if module else None
     kinds = (("missing", missing), ("unknown", unexpected))
     fronts = _fronts(missing, unexpected)
+    nested = _nested(failure, missing, unexpected)
+    common = _common(failure, missing)
     last = {one.rpartition(".")[0] for one, _, _ in sizes}
     return {
         **_prefix(missing, unexpected),
@@ -41,18 +44,59 @@ def _state_dict(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         "is_meta": not missing and not unexpected and not sizes and "copy out of meta" in text,
         "sizes": len(sizes),
         "is_last": len(last) == 1,
+        "is_spread": len(last) > 1,
+        **_normed(missing, unexpected),
+        "common": common,
+        "is_held": bool(nested) and not common,
+        "name": first_argument(failure, "state"),
         "resized": next(iter(last), "") or "it",
         "first": first,
         "there": there,
         "here": here,
         "missing": _names(missing),
         "unknown": _names(unexpected),
+        "unexpected_names": ", ".join(unexpected[:5]),
         "only_missing": bool(missing) and not unexpected,
         "only_unknown": bool(unexpected) and not missing,
-        "nested": _nested(failure, missing, unexpected),
+        "nested": nested,
         "details": tuple((label, ", ".join(names[:4])) for label, names in kinds if names),
         "where": failure.names.module(owner),
     }
+
+
+def _common(failure: Failure, missing: Sequence[str]) -> int:
+    """How many names the state and the module have in common."""
+    frames = [one for one in failure.frames if one.code.co_name == "load_state_dict"]
+    module = frames[-1].owner if frames else None
+    own = len(module.state_dict()) if isinstance(module, nn.Module) else len(missing)
+    return max(own - len(missing), 0)
+
+
+_NORMS = (
+    ("_g", "_v", "torch.nn.utils.weight_norm", "torch.nn.utils.remove_weight_norm"),
+    ("_orig", "_u", "torch.nn.utils.spectral_norm", "torch.nn.utils.remove_spectral_norm"),
+    ("_orig", "_mask", "torch.nn.utils.prune", "torch.nn.utils.prune.remove"),
+)
+
+
+def _normed(missing: Sequence[str], unexpected: Sequence[str]) -> Mapping[str, str]:
+    """Say which norm or pruning split a parameter, in the state or in the module alone."""
+    words = dict.fromkeys(("split", "joined", "by", "undo"), "")
+    for names, others, word in ((unexpected, missing, "split"), (missing, unexpected, "joined")):
+        plain, known = set(others), set(names)
+        for first, second, by, undo in _NORMS:
+            whole = [one.removesuffix(first) for one in names if one.endswith(first)]
+            fitting = [one for one in whole if one in plain and f"{one}{second}" in known]
+            if fitting:
+                return {**words, word: fitting[0], "by": by, "undo": undo}
+        front = [one.replace("parametrizations.", "").removesuffix(".original0") for one in names]
+        fitting = [one for one in front if one.removesuffix(".original") in plain]
+        if fitting and any("parametrizations." in one for one in names):
+            name = fitting[0].removesuffix(".original")
+            by = "torch.nn.utils.parametrize"
+            undo = "torch.nn.utils.parametrize.remove_parametrizations"
+            return {**words, word: name, "by": by, "undo": undo}
+    return words
 
 
 def _names(names: Sequence[str]) -> str:
@@ -126,6 +170,24 @@ _AS_SAVED = "If all weights of the file are wanted: build the model as it was sa
 SITUATIONS: dict[str, Situation] = {
     "state dict": first_of(
         SituationRow(
+            "{name} is no state of {kind}, but holds one: its names are {unexpected_names}.",
+            "Load what stands inside: {name_it}[{nested!r}].",
+            when="is_held",
+        ),
+        SituationRow(
+            _FIT + "its {split} was saved in parts, as {by} makes them, and the module has it "
+            "whole.",
+            "Apply the same to the module before the state is loaded, as where it was saved.",
+            "Or take it off before saving, where the file is made: {undo}(module, name).",
+            when="split",
+        ),
+        SituationRow(
+            _FIT + "its {joined} was saved whole, and the module has it in parts, as {by} makes "
+            "them.",
+            "Load the state first, and apply {by} to the module afterwards.",
+            when="joined",
+        ),
+        SituationRow(
             _FIT + "all its names begin with {more!r}.",
             _NESTED,
             "Take it off: {{key.removeprefix({more!r}): value for key, value in state.items()}}.",
@@ -178,7 +240,10 @@ SITUATIONS: dict[str, Situation] = {
                 "anew: pop its tensors from the state and give strict=False.",
             ),
             "If the model is to be as it was saved: build it so, {first} has the shape {there}.",
-            "If others are to train anew: pop them from the state and give strict=False.",
+            (
+                "is_spread",
+                "If others are to train anew: pop them from the state and give strict=False.",
+            ),
             when="sizes",
         ),
         SituationRow(
@@ -210,8 +275,11 @@ SITUATIONS: dict[str, Situation] = {
             _FIT + "{missing} missing and {unknown} not known.",
             _NESTED,
             "If the file is of this model: build it as it was saved, with the same options.",
-            "If only what has the same names is wanted: strict=False, and look at what it "
-            "returns; the rest keeps its first values.",
+            (
+                "common",
+                "If only the {common} names that both have are wanted: strict=False; the rest "
+                "keeps its first values.",
+            ),
         ),
         facts=_state_dict,
     )

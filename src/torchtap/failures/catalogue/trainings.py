@@ -146,6 +146,15 @@ SITUATIONS: dict[str, Situation] = {
         "The factor of ReduceLROnPlateau lowers the rate, and is below 1.",
         "Give the number that the rate is multiplied with: factor=0.5 for half.",
     ),
+    "momentum of a cycle": SituationRow(
+        "{kind} changes the momentum against the rate, and {optimizer} has none that it knows.",
+        "Leave the momentum as it is: cycle_momentum=False.",
+        "Give the optimizer one, if its class has it: momentum=0.9 of SGD.",
+        facts=lambda failure, found: {
+            "kind": type(failure.frames[-1].owner).__name__,
+            "optimizer": type(failure.operand("optimizer").value).__name__,
+        },
+    ),
     "functions of a scheduler": SituationRow(
         "The optimizer has {wanted} groups of parameters, and {given} functions were given.",
         "Give one function for all groups, not in a list, or one for each of the {wanted}.",

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
-from torchtap.failures.assignments import assignments_of
+from torchtap.failures.assignments import assignments_of, looped_over
 from torchtap.failures.failure import Failure
 from torchtap.failures.parsed_source import grouped, written
 from torchtap.failures.situation_row import Situation, SituationRow
@@ -84,7 +85,12 @@ def tensors_in(failure: Failure) -> list[tuple[str, Any]]:
 
 def _several(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     text, held = tensors_in(failure)[0]
+    frame, _ = _expression(failure)
+    over = looped_over(frame, text) if text.isidentifier() else None
+    is_batch = over is not None and isinstance(frame.value_of(over), DataLoader)
+    names = ["x", "y", *(f"part{at}" for at in range(2, len(held)))][: len(held)]
     return {
+        "parts": f"{', '.join(names)} = {text}" if is_batch and len(held) > 1 else "",
         "text": text,
         "kind": type(held).__name__,
         "count": "one tensor" if len(held) == 1 else f"{len(held)} tensors",
@@ -250,6 +256,7 @@ SITUATIONS: dict[str, Situation] = {
     "list that is moved": SituationRow(
         "{text} is a {kind} of {count}, and has no {name}: each of them has.",
         ("is_one", "Take the tensor out of it: {text_it}[0]."),
+        ("parts", "It is a batch of the loader: name its parts, {parts}."),
         ("is_tuple", "Take the one that is meant: {text_it}[0], or {text_it}[1]."),
         "Go through it: [one.{name}(...) for one in {text}].",
         facts=_several,

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from torchtap.core.printed_page import BLANK, Line, Listed, Page, Part, Printed
+from torchtap.core.printed import Printed
+from torchtap.core.printed_page import BLANK, Line, Listed, Page, Part
 from torchtap.core.text import clean, plural
 from torchtap.runs.rules.finding import Finding
 

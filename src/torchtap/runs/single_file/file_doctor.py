@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from torchtap.core.errors import RunError
-from torchtap.core.printed_page import BLANK, Line, Page, Printed
+from torchtap.core.printed import Printed
+from torchtap.core.printed_page import BLANK, Line, Page
 from torchtap.core.text import clean, plural, size
 from torchtap.runs.single_file.header import Header, Value, read_header
 from torchtap.runs.store.checksum import crc32

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from torchtap.core.errors import RunError
-from torchtap.core.printed_page import BLANK, Line, Page, Part, Printed
+from torchtap.core.printed import Printed
+from torchtap.core.printed_page import BLANK, Line, Page, Part
 from torchtap.core.text import clean, plural, size
 from torchtap.runs.store.attempt_reader import AttemptReader
 from torchtap.runs.store.checksum import crc32, crc32_of_file

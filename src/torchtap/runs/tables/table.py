@@ -12,7 +12,8 @@ import numpy as np
 
 from torchtap.core.did_you_mean import did_you_mean
 from torchtap.core.errors import InputError
-from torchtap.core.printed_page import Page, Printed
+from torchtap.core.printed import Printed
+from torchtap.core.printed_page import Page
 from torchtap.core.record import Record
 from torchtap.core.site import Site
 from torchtap.runs.tables.cells import Cells, show_cells, sorted_cells

@@ -10,7 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from torchtap.core.printed_page import Page, Printed
+from torchtap.core.printed import Printed
+from torchtap.core.printed_page import Page
 from torchtap.stats.catalogue.kinds import named_statistic, named_value
 from torchtap.stats.catalogue.results import UNKNOWN_CUT, Missing
 from torchtap.stats.catalogue.show_slices import one_line, show_slices

@@ -17,27 +17,9 @@
 #include <string.h>
 
 #include "calls.h"
+#include "tensors.h"
 
 enum { MOST_DIMS = 64, NO_SHAPE = -1, CPU = 1, LARGE = 1 << 21, UNVERSIONED = -1, MOST_ENTERED = 1 << 12 };
-
-/* ------------------------------------------------------------------ what DLPack's table looks like */
-
-typedef struct {
-    uint8_t code, bits;
-    uint16_t lanes;
-} DLDataType;
-typedef struct {
-    void *data;
-    int32_t device_type, device_id, ndim;
-    DLDataType dtype;
-    int64_t *shape, *strides;
-    uint64_t byte_offset;
-} DLTensor;
-typedef struct {
-    uint32_t major, minor;
-    void *before, *allocate, *give, *take;
-    int (*look)(void *, DLTensor *);
-} Exchange;
 
 /* By the codes of native.DTYPES. */
 static const DLDataType DTYPES[] = {
@@ -67,7 +49,9 @@ static PyObject **const OF_CALLS[] = {
     name(_version) name(recording) name(step) name(stack) name(views) name(add) name(gradients)    \
     name(has_run) name(has_trained) name(deliver) name(func) name(__self__)                        \
     name(requires_grad) name(given) name(number) name(is_in_graph) name(_is_state_taken)           \
-    name(_has_trained) name(phase) name(grad_output)
+    name(_has_trained) name(phase) name(grad_output) name(note_first_call) name(foreign)          \
+    name(untyped_storage) name(_cdata) name(clone) name(data) name(witnesses) name(nothing_like)   \
+    name(policy)
 #define DECLARE(name) static PyObject *n_##name;
 NAMES(DECLARE)
 
@@ -109,51 +93,17 @@ static int64_t version_of(PyObject *tensor) {
     return value;
 }
 
-/* --------------------------------------------------------------------- objects and their members */
-
-#define VISIT(op, type, member) Py_VISIT(((type *)op)->member);
-#define CLEAR(op, type, member) Py_CLEAR(((type *)op)->member);
-/* The life of a type: `each(do, object)` does something with each member that is an object. */
-#define LIFE(type, each)                                                                           \
-    static int type##_traverse(PyObject *op, visitproc visit, void *arg) {                         \
-        Py_VISIT(Py_TYPE(op));                                                                     \
-        each(VISIT, op) return 0;                                                                  \
-    }                                                                                              \
-    static int type##_clear(PyObject *op) { each(CLEAR, op) return (void)op, 0; }                  \
-    static void type##_dealloc(PyObject *op) {                                                     \
-        PyTypeObject *own = Py_TYPE(op);                                                           \
-        PyObject_GC_UnTrack(op);                                                                   \
-        type##_clear(op);                                                                          \
-        PyObject_GC_Del(op);                                                                       \
-        Py_DECREF(own);                                                                            \
-    }
-#define LIFE_SLOTS(type)                                                                           \
-    {Py_tp_traverse, type##_traverse}, {Py_tp_clear, type##_clear}, {Py_tp_dealloc, type##_dealloc}
-/* A new object, all of its members zero. */
-#define MAKE(type, of)                                                                             \
-    type *self = PyObject_GC_New(type, of);                                                        \
-    if (!self)                                                                                     \
-        return NULL;                                                                               \
-    memset((char *)self + sizeof(PyObject), 0, sizeof *self - sizeof(PyObject));
-#define OBJECT(type, member) {#member, T_OBJECT, offsetof(type, member), 0, NULL}
-#define FIXED(type, member) {#member, T_OBJECT, offsetof(type, member), READONLY, NULL}
-#define FLAG(type, member) {#member, T_BOOL, offsetof(type, member), 0, NULL}
-#define NUMBER(type, member) {#member, T_LONGLONG, offsetof(type, member), 0, NULL}
-
-static PyObject *held(PyObject *object) {
-    Py_XINCREF(object);
-    return object;
-}
-
 /* ------------------------------------------------------------------------------------------- Clock */
 
 typedef struct {
     PyObject_HEAD
     PyObject *lock, *acquire, *release;
+    PyObject *begin; /* begin(place, tensor): has a meter measure tensors like its first one */
     long long step;
     char has_measured;
 } Clock;
-#define CLOCK(do, op) do(op, Clock, lock) do(op, Clock, acquire) do(op, Clock, release)
+#define CLOCK(do, op)                                                                              \
+    do(op, Clock, lock) do(op, Clock, acquire) do(op, Clock, release) do(op, Clock, begin)
 LIFE(Clock, CLOCK)
 
 static PyObject *clock_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
@@ -176,7 +126,8 @@ static PyObject *clock_new(PyTypeObject *type, PyObject *arguments, PyObject *ke
 }
 
 static PyMemberDef clock_members[] = {
-    NUMBER(Clock, step), FLAG(Clock, has_measured), FIXED(Clock, lock), {NULL, 0, 0, 0, NULL},
+    NUMBER(Clock, step), FLAG(Clock, has_measured), FIXED(Clock, lock), OBJECT(Clock, begin),
+    {NULL, 0, 0, 0, NULL},
 };
 static PyType_Slot clock_slots[] = {
     {Py_tp_new, clock_new}, {Py_tp_members, clock_members}, LIFE_SLOTS(Clock), {0, NULL},
@@ -195,7 +146,8 @@ typedef struct {
     PyObject *clock;
     int64_t address; /* of the kernel's arguments */
     int code;        /* of the dtype that is measured; -1: none is */
-    char replaces, is_summed_in_order, varies;
+    long long place; /* of its site */
+    char replaces, is_summed_in_order, varies, has_begun;
     Shape known, sample, strides; /* of the last tensor; of a sample that is summed; as it may lie */
 } Meter;
 #define METER(do, op) do(op, Meter, clock)
@@ -211,7 +163,7 @@ static PyObject *meter_new(PyTypeObject *type, PyObject *arguments, PyObject *ke
     self->clock = held(clock);
     self->replaces = (char)replaces;
     self->is_summed_in_order = 1;
-    self->code = -1;
+    self->code = self->place = -1;
     self->known.ndim = self->sample.ndim = self->strides.ndim = NO_SHAPE;
     PyObject_GC_Track((PyObject *)self);
     return (PyObject *)self;
@@ -351,12 +303,25 @@ static int run_kernel(Meter *self, const DLTensor *tensor, int64_t numel, const 
     return answer ? fits : -1;
 }
 
+/* Whether a meter is ready, which its first tensor makes it. Clears exceptions: the sink, which is
+   given what is not measured here, meets them again. */
+static int is_ready(Meter *self, PyObject *tensor) {
+    PyObject *begin = ((Clock *)self->clock)->begin;
+    if (self->code < 0 && !self->has_begun && self->place >= 0 && begin && begin != Py_None) {
+        self->has_begun = 1;
+        PyObject *answer = PyObject_CallFunction(begin, "LO", self->place, tensor);
+        Py_XDECREF(answer);
+        PyErr_Clear();
+    }
+    return self->code >= 0;
+}
+
 /* Measures a tensor: 1, or 0 where that takes more care, or -1 with an exception. `same`: the meter
    that has just measured it, or NULL. */
 static int measure(Meter *self, PyObject *object, int64_t step, const Meter *same) {
     DLTensor tensor;
     int64_t numel;
-    if (self->code < 0 || step != ((Clock *)self->clock)->step ||
+    if (step != ((Clock *)self->clock)->step || !is_ready(self, object) ||
         !can_read(self, object, &tensor, &numel))
         return 0;
     if (!equal(&self->known, tensor.shape, tensor.ndim, 0)) {
@@ -385,7 +350,8 @@ static PyMethodDef meter_methods[] = {
     {"distrust", meter_distrust, METH_NOARGS, "Measure nothing quickly."},
     {NULL, NULL, 0, NULL},
 };
-static PyMemberDef meter_members[] = {FLAG(Meter, varies), {NULL, 0, 0, 0, NULL}};
+static PyMemberDef meter_members[] = {
+    FLAG(Meter, varies), NUMBER(Meter, place), {NULL, 0, 0, 0, NULL}};
 static PyGetSetDef meter_properties[] = {
     {"shape", meter_get_shape, meter_set_shape, NULL, NULL}, {NULL, NULL, NULL, NULL, NULL},
 };
@@ -443,6 +409,9 @@ typedef struct {
     PyObject *pending, *repair;
     PyObject *emit;          /* takes records */
     PyObject *backwards, *numbers; /* hooks.backwards.Backwards; task -> number */
+    PyObject *empty;         /* a tensor without elements, as CopyPolicy.nothing_like; NULL or: */
+    DLDataType kind;         /* its dtype */
+    int32_t device[2];       /* and its device */
     char borrows;            /* sinks have read an output when they return */
     char is_over;            /* released; what it refers to goes with the last use */
     int uses;                /* that run now, in any thread */
@@ -451,7 +420,7 @@ typedef struct {
     do(op, Gradients, others) do(op, Gradients, own_deliver) do(op, Gradients, tables)             \
     do(op, Gradients, join) do(op, Gradients, followed) do(op, Gradients, pending)                 \
     do(op, Gradients, repair) do(op, Gradients, emit) do(op, Gradients, backwards)                 \
-    do(op, Gradients, numbers)
+    do(op, Gradients, numbers) do(op, Gradients, empty)
 LIFE(Gradients, GRADIENTS)
 
 static PyObject *gradients_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
@@ -907,12 +876,13 @@ static PyType_Slot numbers_slots[] = {
 typedef struct {
     PyObject_HEAD
     PyObject *listener, *busy, *running, *tap, *calls, *output, *gradient, *gradients;
+    PyObject *policy; /* copies the first output, see CopyPolicy.keep_first; NULL: Python does */
     char has_trained; /* the tap knows of it */
 } Leaving;
 #define LEAVING(do, op)                                                                            \
     do(op, Leaving, listener) do(op, Leaving, busy) do(op, Leaving, running) do(op, Leaving, tap)  \
     do(op, Leaving, calls) do(op, Leaving, output) do(op, Leaving, gradient)                       \
-    do(op, Leaving, gradients)
+    do(op, Leaving, gradients) do(op, Leaving, policy)
 LIFE(Leaving, LEAVING)
 
 static PyObject *leaving_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
@@ -1070,12 +1040,101 @@ static int is_inside_a_call(const Leaving *self) {
     return size < 0 ? -1 : size > 0;
 }
 
+/* Whether an output lies in memory that its caller passed in, or the model owns: 0 where it does not,
+   1 where it may. */
+static int may_be_foreign(PyObject *output, int of_view, PyObject *running) {
+    PyObject *base = of_view ? PyObject_GetAttr(output, n__base) : held(output);
+    int of_leaf = base ? is_none(PyObject_GetAttr(base, n_grad_fn)) : -1;
+    Py_XDECREF(base);
+    if (of_leaf)
+        return of_leaf;
+    PyObject *stack = PyObject_GetAttr(running, n_stack);
+    Py_ssize_t depth = stack ? PyList_Size(stack) : -1;
+    PyObject *foreign =
+        depth > 0 ? PyObject_GetAttr(PyList_GetItem(stack, depth - 1), n_foreign) : NULL;
+    PyObject *storage =
+        foreign ? PyObject_CallMethodObjArgs(output, n_untyped_storage, NULL) : NULL;
+    PyObject *number = storage ? PyObject_GetAttr(storage, n__cdata) : NULL;
+    int is = number ? PySet_Contains(foreign, number) : depth == 0 ? 1 : -1;
+    Py_XDECREF(number);
+    Py_XDECREF(storage);
+    Py_XDECREF(foreign);
+    Py_XDECREF(stack);
+    return is;
+}
+
+/* A tensor of the same kind without elements, as CopyPolicy.nothing_like; nearly all are of one. */
+static PyObject *nothing_like(const Leaving *self, PyObject *alias, const DLTensor *tensor) {
+    Gradients *shared = (Gradients *)self->gradients;
+    int32_t device[] = {tensor->device_type, tensor->device_id};
+    int is_same = shared->empty && !memcmp(&shared->kind, &tensor->dtype, sizeof shared->kind) &&
+                  !memcmp(shared->device, device, sizeof device);
+    if (!is_same) {
+        PyObject *made = PyObject_CallMethodObjArgs(self->policy, n_nothing_like, alias, NULL);
+        PyObject *before = shared->empty;
+        if (!made)
+            return NULL;
+        shared->empty = made;
+        shared->kind = tensor->dtype;
+        memcpy(shared->device, device, sizeof device);
+        Py_XDECREF(before);
+    }
+    return held(shared->empty);
+}
+
+/* Watches out for writes into a tensor, as CopyPolicy._watch_out; the alias keeps none of its memory. */
+static int watch_out(const Leaving *self, PyObject *alias, const DLTensor *tensor) {
+    PyObject *policy = self->policy, *state = self->output;
+    PyObject *version = PyObject_GetAttr(alias, n__version);
+    PyObject *empty = version ? nothing_like(self, alias, tensor) : NULL;
+    PyObject *row = empty ? PyTuple_Pack(3, state, alias, version) : NULL;
+    PyObject *witnesses = row ? PyObject_GetAttr(policy, n_witnesses) : NULL;
+    int failed = !witnesses || PyObject_SetAttr(alias, n_data, empty) ||
+                 PyList_Append(witnesses, row);
+    Py_XDECREF(witnesses);
+    Py_XDECREF(row);
+    Py_XDECREF(empty);
+    Py_XDECREF(version);
+    return failed ? -1 : 0;
+}
+
+/* Copies the first output of a site, as CopyPolicy.keep_first: NULL where Python has to decide, and
+   then nothing was noted. Clears exceptions: Python meets them again. */
+static PyObject *copy_first(const Leaving *self, PyObject *output, int of_view) {
+    DLTensor tensor;
+    PyObject *copied = NULL;
+    if (!self->policy || exchange->look(output, &tensor) ||
+        may_be_foreign(output, of_view, self->running)) {
+        PyErr_Clear();
+        return NULL;
+    }
+    PyObject *alias = ask(detach, output);
+    copied = alias ? PyObject_CallMethodObjArgs(alias, n_clone, NULL) : NULL;
+    if (copied && watch_out(self, alias, &tensor))
+        Py_CLEAR(copied);
+    Py_XDECREF(alias);
+    PyErr_Clear();
+    return copied;
+}
+
+/* Notes the first call of a module, as PostForward does: Python has noted that of a call with a frame. */
+static int note_first(Leaving *self) {
+    int has_run = is_true(PyObject_GetAttr(self->tap, n_has_run));
+    PyObject *answer =
+        has_run ? NULL : PyObject_CallMethodObjArgs(self->tap, n_note_first_call, NULL);
+    int failed = has_run < 0 || (!has_run && !answer) ||
+                 PyObject_SetAttr(self->tap, n_has_trained, Py_True);
+    Py_XDECREF(answer);
+    self->has_trained = !failed;
+    return failed ? -1 : 0;
+}
+
 /* Takes the output of a call, whose number is drawn where it has none: 1, or 0 where it is not plain
    and nothing was noted, or -1. */
 static int take_output(Leaving *self, PyObject *output, PyObject *node, PyObject *step,
                        PyObject *number) {
     State *state = (State *)self->output;
-    PyObject *table = NULL, *call = NULL;
+    PyObject *table = NULL, *call = NULL, *copied = NULL;
     int of_view = is_true(PyObject_CallMethodObjArgs(output, n__is_view, NULL)), plain = of_view == 1 ? is_inside_a_call(self) : 1;
     if (of_view < 0 || plain < 1)
         return of_view < 0 ? -1 : plain;
@@ -1083,15 +1142,25 @@ static int take_output(Leaving *self, PyObject *output, PyObject *node, PyObject
     if (plain == 1 && self->gradient && !(table = PyObject_GetAttr(output, n__backward_hooks)))
         plain = -1;
     int keeps = state && keeps_values(state);
-    if (plain == 1 && state && !keeps) {
+    if (plain == 1 && state && state->copies == Py_None) {
+        plain = (copied = copy_first(self, output, of_view)) != NULL;
+        state->seen |= plain;
+    } else if (plain == 1 && state && !keeps) {
         plain = measure_at(state, output, PyLong_AsLongLong(step));
         state->seen |= plain == 1;
     }
+    if (plain == 1 && !number && !self->has_trained && note_first(self))
+        plain = -1;
     if (plain == 1) {
         call = number ? held(number)
                       : PyLong_FromLongLong(next_number((Numbers *)self->calls));
         plain = call ? 1 : -1;
     }
+    if (plain == 1 && copied)
+        plain = emit((Gradients *)self->gradients, state, step, call, PyLong_FromLongLong(-1),
+                     held(copied), UNVERSIONED)
+                    ? -1
+                    : 1;
     if (plain == 1 && keeps &&
         keep_output((Gradients *)self->gradients, state, output, step, call))
         plain = -1;
@@ -1099,10 +1168,11 @@ static int take_output(Leaving *self, PyObject *output, PyObject *node, PyObject
         plain = -1;
     Py_XDECREF(table);
     Py_XDECREF(call);
+    Py_XDECREF(copied);
     return plain;
 }
 
-/* Whether calls of the tap are known to train: the first one goes by Python, which notes it. */
+/* Whether calls of the tap are known to train. */
 static int has_trained(Leaving *self) {
     if (!self->has_trained) {
         int has = is_true(PyObject_GetAttr(self->tap, n_has_run));
@@ -1117,10 +1187,13 @@ static int has_trained(Leaving *self) {
 static int leave_plain(Leaving *self, PyObject *output, PyObject *number) {
     if (Py_TYPE(output) != tensor_type || PySet_Size(self->busy))
         return 0;
-    if (self->output && ((State *)self->output)->copies != Py_False)
+    const State *state = (State *)self->output;
+    int copies = state && state->copies == Py_None && self->policy && state->meter == no_meter;
+    if (state && state->copies != Py_False && (!copies || number))
         return 0;
     int plain = has_trained(self);
-    if (plain < 1)
+    /* The first one is noted here, unless Python has followed it. */
+    if (plain < 0 || (!plain && number))
         return plain;
     PyObject *node = PyObject_GetAttr(output, n_grad_fn);
     PyObject *step = node ? PyObject_GetAttr(self->listener, n_step) : NULL;
@@ -1149,8 +1222,10 @@ static PyMethodDef leaving_methods[] = {
      "take(output, number of the call) -> whether it was plain, and was taken"},
     {NULL, NULL, 0, NULL},
 };
+static PyMemberDef leaving_members[] = {OBJECT(Leaving, policy), {NULL, 0, 0, 0, NULL}};
 static PyType_Slot leaving_slots[] = {
-    {Py_tp_new, leaving_new}, {Py_tp_methods, leaving_methods}, LIFE_SLOTS(Leaving), {0, NULL},
+    {Py_tp_new, leaving_new}, {Py_tp_methods, leaving_methods}, {Py_tp_members, leaving_members},
+    LIFE_SLOTS(Leaving), {0, NULL},
 };
 
 /* leave(leaving, hook, module, args, kwargs, output): the forward hook of a module. Where the call

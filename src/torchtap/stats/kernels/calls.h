@@ -1,9 +1,12 @@
-/* What kernel.c, calls.c and targets.c know of each other. */
+/* What the files know of each other. */
 
 #ifndef TORCHTAP_CALLS_H
 #define TORCHTAP_CALLS_H
 
+#include <Python.h>
 #include <stdint.h>
+#include <string.h>
+#include <structmember.h>
 
 /* Of the binary to native.py, which has the same number: one more with every change that makes a
    binary of before unusable there. */
@@ -21,7 +24,46 @@ int torchtap_repeat(const char *data, int64_t numel, int code, int64_t from, int
 /* agreement(...), see targets.c. */
 PyObject *torchtap_agreement(PyObject *module, PyObject *arguments);
 
-/* Adds the types and functions of calls.c to the module; -1 with an exception. */
+/* Each adds the types and functions of its file to the module; -1 with an exception. */
 int torchtap_add_calls(PyObject *module);
+int torchtap_add_facts(PyObject *module);
+int torchtap_add_saved(PyObject *module);
+int torchtap_add_tables(PyObject *module);
+
+/* --------------------------------------------------------------------- objects and their members */
+
+#define VISIT(op, type, member) Py_VISIT(((type *)op)->member);
+#define CLEAR(op, type, member) Py_CLEAR(((type *)op)->member);
+/* The life of a type: `each(do, object)` does something with each member that is an object. */
+#define LIFE(type, each)                                                                           \
+    static int type##_traverse(PyObject *op, visitproc visit, void *arg) {                         \
+        Py_VISIT(Py_TYPE(op));                                                                     \
+        each(VISIT, op) return 0;                                                                  \
+    }                                                                                              \
+    static int type##_clear(PyObject *op) { each(CLEAR, op) return (void)op, 0; }                  \
+    static void type##_dealloc(PyObject *op) {                                                     \
+        PyTypeObject *own = Py_TYPE(op);                                                           \
+        PyObject_GC_UnTrack(op);                                                                   \
+        type##_clear(op);                                                                          \
+        PyObject_GC_Del(op);                                                                       \
+        Py_DECREF(own);                                                                            \
+    }
+#define LIFE_SLOTS(type)                                                                           \
+    {Py_tp_traverse, type##_traverse}, {Py_tp_clear, type##_clear}, {Py_tp_dealloc, type##_dealloc}
+/* A new object, all of its members zero. */
+#define MAKE(type, of)                                                                             \
+    type *self = PyObject_GC_New(type, of);                                                        \
+    if (!self)                                                                                     \
+        return NULL;                                                                               \
+    memset((char *)self + sizeof(PyObject), 0, sizeof *self - sizeof(PyObject));
+#define OBJECT(type, member) {#member, T_OBJECT, offsetof(type, member), 0, NULL}
+#define FIXED(type, member) {#member, T_OBJECT, offsetof(type, member), READONLY, NULL}
+#define FLAG(type, member) {#member, T_BOOL, offsetof(type, member), 0, NULL}
+#define NUMBER(type, member) {#member, T_LONGLONG, offsetof(type, member), 0, NULL}
+
+static inline PyObject *held(PyObject *object) {
+    Py_XINCREF(object);
+    return object;
+}
 
 #endif

@@ -88,7 +88,7 @@ class Block:
 
     def aim(self, index: int, sample: int) -> native.KernelArgs:
         """Return the native kernel's arguments to measure into one row."""
-        return native.KernelArgs(*self.at(index), sample, self.lists, index)
+        return native.KernelArgs(self.rows, self.histograms, sample, self.lists, index, index)
 
     def clear(self, index: int) -> None:
         """Forget what was measured into one row."""

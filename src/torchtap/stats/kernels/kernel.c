@@ -1354,7 +1354,8 @@ static struct PyModuleDef definition = {
 PyMODINIT_FUNC PyInit__kernel(void) {
     target = supported("");
     PyObject *module = PyModule_Create(&definition);
-    if (module && torchtap_add_calls(module)) {
+    if (module && (torchtap_add_calls(module) || torchtap_add_tables(module) ||
+                   torchtap_add_facts(module) || torchtap_add_saved(module))) {
         Py_DecRef(module);
         return NULL;
     }

@@ -65,6 +65,7 @@ Drained = tuple[NDArray[np.uint16], Counts, NDArray[np.int64]]
 """Bins that hold anything, their counts, one list after the other, and where each list ends."""
 
 _BINS = 8192
+_ROW_BYTES = 128
 _NO_ROW = -1
 _SIZES = struct.Struct("5q")
 """Numbers that ``take_block`` begins with: rows, lists, bins, lists forgotten, any full ones."""
@@ -83,12 +84,15 @@ def takes_calls() -> bool:
     return _can_read_tensors and os.environ.get("TORCHTAP_NATIVE", "1") != "0"
 
 
+_exchange = getattr(Tensor, "__dlpack_c_exchange_api__", None)
+"""The table of C functions that a class of tensors has, from torch 2.11 on."""
+
+
 def _bind_tensors() -> bool:
-    exchange = getattr(Tensor, "__dlpack_c_exchange_api__", None)  # From torch 2.11 on.
-    if not _available or exchange is None:
+    if not _available or _exchange is None:
         return False
     parts = Tensor, torch.nn.Parameter, Tensor.is_neg, torch.get_num_threads
-    return _kernel.bind_tensors(exchange, *parts)
+    return _kernel.bind_tensors(_exchange, *parts)
 
 
 _can_read_tensors = _bind_tensors()
@@ -97,6 +101,17 @@ _can_read_tensors = _bind_tensors()
 def kernel() -> Any:
     """Return the binary, which :func:`takes_calls` says is there."""
     return _kernel
+
+
+def takes_saved(*parts: object) -> bool:
+    """Return whether saved tensors are moved natively (``saved.c``), once it was handed its parts.
+
+    Args:
+        parts: functions and classes, in the order of ``BOUND`` there, after the two classes.
+    """
+    if not takes_calls() or not hasattr(_kernel, "bind_saved"):
+        return False
+    return _kernel.bind_saved(_exchange, Tensor, torch.nn.Parameter, *parts)
 
 
 def new_clock(lock: object) -> _kernel.Clock:
@@ -222,11 +237,12 @@ class KernelArgs:
     """Holds the kernel's arguments to measure the tensors of one site.
 
     Args:
-        row: ``float64[16]``.
-        histogram: ``int64[8192]``, or ``None``.
+        row: ``float64[16]``, or several.
+        histogram: ``int64[8192]``, or several, or ``None``.
         sample: see :func:`accumulate`.
         lists: takes histograms while there is room.
         owner: whose they are.
+        index: which of several rows and histograms.
 
     Attributes:
         address: what the kernel is given.
@@ -241,12 +257,14 @@ class KernelArgs:
         sample: int,
         lists: SparseLog | None,
         owner: int,
+        index: int = 0,
     ) -> None:
         # The kernel has addresses alone, so this keeps the memory alive.
         self._held = row, histogram, lists
-        wanted = 0 if histogram is None else histogram.data_ptr()
+        at = row.data_ptr() + index * _ROW_BYTES
+        wanted = 0 if histogram is None else histogram.data_ptr() + index * _BINS * 8
         room = 0 if lists is None else lists.address
-        self._fields = array("q", (row.data_ptr(), wanted, sample, room, owner, *[0] * 6))
+        self._fields = array("q", (at, wanted, sample, room, owner, 0, 0, 0, 0, 0, 0))
         self.address = self._fields.buffer_info()[0]
 
     @property
@@ -258,13 +276,13 @@ class KernelArgs:
     def sample(self, wanted: int) -> None:
         self._fields[2] = wanted
 
-    def sum_into(self, sums: Tensor | None, num_samples: Tensor | None) -> None:
+    def sum_into(self, sums: Tensor | None, num_samples: array[int] | None) -> None:
         """Add samples to ``sums``, and their number to ``num_samples``, or do not any more."""
         self._summed = sums, num_samples
         if sums is None or num_samples is None:
             summed = 0, 0, 0
         else:
-            summed = sums.data_ptr(), sums.numel(), num_samples.data_ptr()
+            summed = sums.data_ptr(), sums.numel(), num_samples.buffer_info()[0]
         self._fields[5:8] = array("q", summed)
 
     def slice_into(self, slices: Sequence[SliceRows]) -> None:

@@ -1,0 +1,477 @@
+"""Objects of Python where a module, a tensor or a function is meant: None, texts, arrays, dicts."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import DataLoader, Dataset
+
+from torchtap.failures.assignments import assignments_of, looped_over
+from torchtap.failures.failure import Failure
+from torchtap.failures.parsed_source import function_tree, grouped, written
+from torchtap.failures.situation_row import Situation, SituationRow, first_of
+from torchtap.failures.traceback_frame import MISSING, TracebackFrame
+
+_OF_TORCH = (Tensor, nn.Module, Optimizer, LRScheduler, DataLoader, Dataset)
+_KINDS = ("str", "int", "float", "bool", "list", "dict", "tuple", "module", "_IncompatibleKeys")
+_ALREADY = ("cpu", "detach", "numpy")
+"""Methods that make an array of a tensor, step by step: an array needs none of them."""
+
+
+class _Maker(NamedTuple):
+    """A call that gave the value that is not as it is needed.
+
+    Attributes:
+        call: as it is written, with its line.
+        code: what it calls, in words; empty if that is not known.
+        is_silent: whether that function has no ``return`` with a value.
+        changed: the object that it changes in place, as it is written; empty of a function.
+    """
+
+    call: str
+    code: str
+    is_silent: bool
+    changed: str
+
+
+def is_about_torch(failure: Failure) -> bool:
+    """Return whether the function that failed computes with objects of PyTorch."""
+    last = failure.frames[-1]
+    if any(one.is_torch for one in failure.frames) or isinstance(last.owner, _OF_TORCH):
+        return True
+    return any(isinstance(one, _OF_TORCH) or one is torch for one in last.own_names.values())
+
+
+def calls_no_function(failure: Failure) -> bool:
+    """Return whether what is known to be no function was called, among objects of PyTorch."""
+    last = failure.frames[-1]
+    called = last.expression.func if isinstance(last.expression, ast.Call) else None
+    if last.is_torch:
+        return _member(last) is not None
+    if "NoneType" not in failure.text and isinstance(called, ast.expr):
+        if isinstance(last.value_of(called), _OF_TORCH):
+            return last.is_user
+        if failure.text.split("'")[1] not in _KINDS:
+            return False
+    is_plain = last.is_user and called is not None and not last.raises_itself
+    return is_plain and is_about_torch(failure)
+
+
+def reads_no_member(failure: Failure) -> bool:
+    """Return whether a member of PyTorch's classes was read of an object of Python."""
+    last = failure.frames[-1]
+    kind, _, name = failure.text.partition(" object has no attribute ")
+    name = name.strip("'")
+    if not last.is_user or last.raises_itself or not isinstance(last.expression, ast.Attribute):
+        return False
+    if isinstance(last.expression.value, ast.Constant):
+        return False
+    if "ndarray" in kind:
+        return hasattr(Tensor, name)
+    held: Any = last.value_of(last.expression.value)
+    is_key = type(held) is dict and name in held and _tensors(held)
+    is_member = any(hasattr(one, name) for one in _OF_TORCH)
+    is_picture = _is_read_from_file(last, last.expression.value)
+    return bool(is_key or is_member or is_picture) and is_about_torch(failure)
+
+
+def _tensors(held: Any) -> list[tuple[Any, Tensor]]:
+    pairs = held.items() if type(held) is dict else enumerate(held)
+    return [(key, one) for key, one in pairs if isinstance(one, Tensor)]
+
+
+def _member(frame: TracebackFrame) -> str | None:
+    """The name of a member of a Sequential that is None and was called; ``None`` if it is not."""
+    owner: Any = frame.owner
+    if not isinstance(owner, nn.Sequential):
+        return None
+    return next((name for name, one in owner._modules.items() if one is None), None)
+
+
+def _node(failure: Failure) -> tuple[TracebackFrame, ast.expr | None]:
+    """The expression whose value is not as it is needed, and its frame."""
+    frame = failure.frames[-1]
+    match frame.expression:
+        case ast.Call(func=node) | ast.Attribute(value=node):
+            return frame, node
+    return frame, None
+
+
+def _maker(failure: Failure, frame: TracebackFrame, node: ast.expr | None) -> _Maker | None:
+    call, line = (node, 0) if isinstance(node, ast.Call) else (None, 0)
+    if isinstance(node, ast.Name):
+        made = assignments_of(frame, node.id)
+        one = made[0] if len(made) == 1 and made[0].position is None else None
+        value = one.value if one is not None else None
+        call, line = (value, one.line) if one and isinstance(value, ast.Call) else (None, 0)
+    if call is None:
+        return None
+    called = call.func
+    changed = written(called.value, frame.file) if isinstance(called, ast.Attribute) else ""
+    tree, code = _function_of(failure, frame, called)
+    text = written(call, frame.file)
+    return _Maker(
+        f"{text}, line {line}," if line else text,
+        code,
+        tree is not None and not any(_gives(one) for one in ast.walk(tree)),
+        changed if isinstance(_value(frame, called), nn.Module) else "",
+    )
+
+
+def _value(frame: TracebackFrame, called: ast.expr) -> Any:
+    return frame.value_of(called.value) if isinstance(called, ast.Attribute) else None
+
+
+def _function_of(
+    failure: Failure, frame: TracebackFrame, called: ast.expr
+) -> tuple[ast.AST | None, str]:
+    """The source of what a call runs, and how it is called; neither where it is not known."""
+    value = frame.value_of(called)
+    name = written(called, frame.file)
+    if isinstance(value, nn.Module):
+        name, value = f"the forward of {failure.names.module(value)}", type(value).forward
+    elif value is MISSING and isinstance(called, ast.Attribute):
+        owner = frame.value_of(called.value)
+        kind = None if owner is MISSING else type(owner)
+        # Module.eval returns what train returns, which a class may define anew.
+        is_eval = called.attr == "eval" and isinstance(owner, nn.Module)
+        method = "train" if is_eval else called.attr
+        value = None if kind is None else inspect.getattr_static(kind, method, None)
+        name = f"{kind.__name__}.{method}" if kind is not None else name
+    code = getattr(value, "__code__", None)
+    tree = None if code is None else function_tree(code, code.co_firstlineno)
+    is_function = isinstance(tree, ast.FunctionDef)
+    return (tree, name) if is_function else (None, "")
+
+
+def _gives(node: ast.AST) -> bool:
+    """Return whether a node returns or yields a value."""
+    is_none = isinstance(getattr(node, "value", None), ast.Constant) and node.value.value is None  # type: ignore[attr-defined]
+    is_return = isinstance(node, ast.Return) and node.value is not None and not is_none
+    return is_return or isinstance(node, ast.Yield | ast.YieldFrom)
+
+
+def _is_read_from_file(frame: TracebackFrame, node: ast.expr) -> bool:
+    """Return whether OpenCV read the value of a file, which gives None where it cannot."""
+    made = assignments_of(frame, node.id) if isinstance(node, ast.Name) else []
+    calls = [one.value for one in made if isinstance(one.value, ast.Call)]
+    return any(written(one.func).endswith("imread") for one in calls)
+
+
+def _given_at(frame: TracebackFrame, node: ast.expr | None) -> str:
+    """The function or class that takes a value which has None as its default; empty if none does.
+
+    A name is looked for among the parameters of the running function, an attribute of ``self``
+    among those of ``__init__``.
+    """
+    if isinstance(node, ast.Name):
+        default = _default_of(frame, node.id)
+        name = frame.code.co_name
+        kind = type(frame.owner).__name__
+        return (kind if name == "__init__" else name) if default else ""
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        init = type(frame.owner).__init__ if frame.owner is not None else None
+        is_taken = node.value.id == "self" and init is not None
+        try:
+            parameters = inspect.signature(init).parameters if is_taken and init else {}
+        except (TypeError, ValueError):
+            return ""
+        known = parameters.get(node.attr)
+        is_none = known is not None and known.default is None
+        return type(frame.owner).__name__ if is_none else ""
+    return ""
+
+
+def _default_of(frame: TracebackFrame, name: str) -> bool:
+    tree = frame.function
+    if not isinstance(tree, ast.FunctionDef) or assignments_of(frame, name):
+        return False
+    taken = [*tree.args.posonlyargs, *tree.args.args]
+    with_default = taken[len(taken) - len(tree.args.defaults) :]
+    pairs = [*zip(with_default, tree.args.defaults, strict=True)]
+    pairs += [
+        (one, value)
+        for one, value in zip(tree.args.kwonlyargs, tree.args.kw_defaults, strict=True)
+        if value is not None
+    ]
+    return any(
+        one.arg == name and isinstance(value, ast.Constant) and value.value is None
+        for one, value in pairs
+    )
+
+
+def _none(failure: Failure, frame: TracebackFrame, node: ast.expr | None) -> dict[str, Any]:
+    """Words of a value that is None: what made it, or who was to give it."""
+    maker = _maker(failure, frame, node)
+    taker = "" if maker else _given_at(frame, node)
+    is_silent = maker is not None and maker.is_silent
+    name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+    is_picture = node is not None and _is_read_from_file(frame, node)
+    own = f"{name}." if isinstance(node, ast.Name) else ""
+    return {
+        "is_silent": is_silent,
+        "is_own": bool(own) and maker is not None and maker.call.startswith(own),
+        "maker": maker.code if maker and is_silent else "",
+        "made": maker.call if maker else "",
+        "changed": maker.changed if maker and is_silent and isinstance(node, ast.Name) else "",
+        "taker": taker,
+        "name": name,
+        "is_picture": is_picture,
+        "is_unknown": not is_silent and not taker and not is_picture,
+    }
+
+
+def _called(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    frame, node = _node(failure)
+    member = _member(frame) if frame.is_torch else None
+    text = "the value" if node is None else written(node, frame.file)
+    value: Any = MISSING if node is None else frame.value_of(node)
+    kind = found["kind"]
+    last = value.__name__.rpartition(".")[2] if isinstance(value, ModuleType) else ""
+    made = assignments_of(frame, text) if isinstance(node, ast.Name) else []
+    is_seen = value is not MISSING and kind in ("str", "int", "float", "bool")
+    words = _none(failure, frame, node) if kind == "NoneType" and member is None else {}
+    return {
+        "member": member or "",
+        "holder": failure.names.module(frame.owner) if member is not None else "",
+        "text": text,
+        "is_none": kind == "NoneType",
+        "is_keys": kind == "_IncompatibleKeys",
+        "shown": f" {value!r:.60}" if is_seen and not last else "",
+        "inside": f"{text}.{last}" if last and callable(getattr(value, last, None)) else "",
+        "whole": f"from {value.__name__} import {last}" if last else "",
+        "kind": kind,
+        "line": f", which line {made[-1].line} assigned," if made else "",
+        "is_loader": isinstance(value, DataLoader),
+        "is_torch": isinstance(value, _OF_TORCH) and not isinstance(value, DataLoader),
+        "is_text": kind == "str",
+        "is_items": kind in ("list", "dict", "tuple"),
+        "was_function": bool(made) and kind in ("int", "float", "bool", "dict", "list", "tuple"),
+        **words,
+    }
+
+
+def _are_modules(held: list[Any]) -> bool:
+    return any(isinstance(one, nn.Module) for one in held)
+
+
+def _read(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    frame, node = _node(failure)
+    kind, asked = found["kind"], found["name"]
+    text = "it" if node is None else written(node, frame.file)
+    value: Any = MISSING if node is None else frame.value_of(node)
+    held = value if type(value) in (dict, list, tuple) else {}
+    parts = [f"{grouped(text)}[{key!r}]" for key, _ in _tensors(held)]
+    layers = text if type(held) is list and _are_modules(held) else ""
+    losses = [one for one in parts if "loss" in one] if asked == "backward" else []
+    loss = losses[0] if losses else ""
+    over = looped_over(frame, node.id) if isinstance(node, ast.Name) else None
+    whole = frame.value_of(over) if over is not None else None
+    is_key = kind == "str" and type(whole) is dict
+    words = _none(failure, frame, node) if kind == "NoneType" else {}
+    module = _module_of(failure, frame, node)
+    is_recurrent = isinstance(module, nn.RNNBase | nn.MultiheadAttention)
+    return {
+        "text": text,
+        "asked": asked,
+        "maker": "" if module is None else f", which {failure.names.module(module)} returned",
+        "first": f"{grouped(text)}[0]" if held == {} and kind in ("tuple", "list") else "",
+        "pair": f"{text}, state = ..." if is_recurrent and isinstance(node, ast.Name) else "",
+        "kind": kind,
+        "is_none": kind == "NoneType",
+        "is_array": "ndarray" in kind,
+        "is_already": asked in _ALREADY,
+        "is_not_yet": asked not in _ALREADY,
+        "is_keys": kind == "_IncompatibleKeys",
+        "is_function": kind in ("method", "function", "builtin_function_or_method"),
+        "key": f"{grouped(text)}[{asked!r}]" if type(held) is dict and asked in held else "",
+        "part": "" if loss else " or ".join(parts[:3]),
+        "one": loss,
+        "value_of_key": f"{written(over)}[{text}]" if is_key and over is not None else "",
+        "is_text": kind == "str" and not is_key,
+        "is_number": kind in ("int", "float", "bool"),
+        "is_several": bool(held) and kind in ("list", "tuple") and not parts and not layers,
+        "layers": layers,
+        "numbered": numbered_batch(frame, node),
+        **words,
+    }
+
+
+def _module_of(failure: Failure, frame: TracebackFrame, node: ast.expr | None) -> nn.Module | None:
+    """The module whose call gave a value; ``None`` if that is not known."""
+    made = assignments_of(frame, node.id) if isinstance(node, ast.Name) else []
+    call = made[0].value if len(made) == 1 else node
+    value = frame.value_of(call.func) if isinstance(call, ast.Call) else None
+    return value if isinstance(value, nn.Module) else None
+
+
+def numbered_batch(frame: TracebackFrame, node: ast.expr | None) -> str:
+    """The head of a loop by enumerate over a loader whose batch has one name; empty of others."""
+    name = node.id if isinstance(node, ast.Name) else ""
+    loop = frame.loop
+    match loop:
+        case ast.For(
+            target=ast.Tuple(elts=[first, ast.Name(id=second)]),
+            iter=ast.Call(func=ast.Name(id="enumerate"), args=[over, *_]),
+        ) if second == name:
+            return f"for i, ({written(first)}, {second}) in enumerate({written(over)})"
+    return ""
+
+
+_KEYS = (
+    "load_state_dict changes the module in place and returns the names of keys that did not fit: "
+    "call it on a line of its own, and keep the module."
+)
+_NONE_ROWS = (
+    SituationRow(
+        "{text} is None: {maker} has no return with a value{by}.",
+        (
+            "changed",
+            "If {changed} itself is meant, which it changes in place: call it on a line of its "
+            "own, without {text} = in front.",
+        ),
+        "Return the value at the end of {maker}.",
+        when="is_silent",
+    ),
+    SituationRow(
+        "{text} is None, which {made} returned.",
+        "If it changes {text} in place, as eval() and train() do: call it on a line of its own, "
+        "without {text} = in front. Where a class defines train itself, return self at its end.",
+        "If another object is meant: check what the call returns.",
+        when="is_own",
+    ),
+    SituationRow(
+        "{text} is None, which is the default of {name} in {taker}.",
+        "Give it: {taker}(..., {name}=...).",
+        "If it may be left out: use it only if {text} is not None.",
+        when="taker",
+    ),
+    SituationRow(
+        "{text} is None: cv2.imread gives None where the file is not there, or is no picture.",
+        "Check the path: os.path.exists(path), from the folder in which the program runs.",
+        when="is_picture",
+    ),
+)
+_UNKNOWN = (
+    "If it may be missing: use it only if {text} is not None.",
+    "If not: check what gave None, such as a function without return, or an option that is off.",
+)
+
+
+_SAID = ("is_items", "is_text", "was_function", "is_loader", "is_torch")
+
+
+def _with_line(words: Mapping[str, Any]) -> dict[str, Any]:
+    by = f" ({words['made'].rstrip(',')})" if words.get("made") else ""
+    return {**words, "by": by}
+
+
+SITUATIONS: dict[str, Situation] = {
+    "None that is called": first_of(
+        SituationRow(
+            "Member {member!r} of {holder} is None, and a Sequential calls each of its members.",
+            "If nothing is to be done there: leave it out, or give nn.Identity() in its place.",
+            "If a layer is meant: give it where the Sequential is made; a function without return "
+            "gives None.",
+            when="member",
+        ),
+        *_NONE_ROWS,
+        SituationRow("{text} is None, and was called.", *_UNKNOWN, when="is_none"),
+        SituationRow(
+            "{text} is no module, but what load_state_dict returned.", _KEYS, when="is_keys"
+        ),
+        SituationRow(
+            "{text} is a module of Python, a file, and was called.",
+            ("inside", "Name the function or class in it: {inside}, or {whole}."),
+            "If a function of it is meant: {text}.name(...).",
+            when="whole",
+        ),
+        SituationRow(
+            "{text} is of type {kind}{shown}{line} and no function, and was called.",
+            ("is_loader", "Go through it: for batch in {text}; one batch: next(iter({text}))."),
+            ("is_torch", "Call a method of it, such as step of an optimizer, or read an element."),
+            ("is_items", "If an element is meant: {text}[...]."),
+            (
+                "is_text",
+                "If the text names a function or class: give that itself, as by "
+                "getattr(module, {text}) or a dict of names.",
+            ),
+            (
+                "was_function",
+                "If {text} was a function before: give the result another name.",
+            ),
+            (
+                "is_plain",
+                "If {text} is to be a module or function: check what it was given.",
+            ),
+        ),
+        facts=lambda failure, found: _with_line(
+            {
+                **(words := _called(failure, found)),
+                "is_plain": not any(words[one] for one in _SAID),
+            }
+        ),
+    ),
+    "member of an object": first_of(
+        *_NONE_ROWS,
+        SituationRow("{text} is None, which has no {asked}.", *_UNKNOWN, when="is_none"),
+        SituationRow(
+            "{text} is an array of NumPy, and {asked} is of tensors.",
+            ("is_already", "It is on the CPU and has no graph: leave .{asked}() out."),
+            ("is_not_yet", "Make a tensor of it first: torch.from_numpy({text})."),
+            when="is_array",
+        ),
+        SituationRow(
+            "{text} is no module, but what load_state_dict returned.", _KEYS, when="is_keys"
+        ),
+        SituationRow(
+            "{text} is a {kind}, and was not called.",
+            "Call it: {text}().{asked}.",
+            when="is_function",
+        ),
+        SituationRow(
+            "{text} is a dict, whose values are read by their keys, and not as attributes.",
+            "Read it by its key: {key}.",
+            when="key",
+        ),
+        SituationRow(
+            "{text} is a number ({kind}) and no tensor, and {asked} is of tensors.",
+            "Make a tensor of it: torch.tensor({text}).",
+            when="is_number",
+        ),
+        SituationRow(
+            "{text} is a {kind}{maker}, and has no {asked}, which objects of PyTorch have.",
+            (
+                "layers",
+                "Make a module of the list, which registers its layers: nn.ModuleList({layers}), "
+                "or nn.Sequential(*{layers}) to call them in a row.",
+            ),
+            ("numbered", "If a batch has two parts, give each a name: {numbered}."),
+            ("pair", "It returns a pair, the output and a state: {pair}"),
+            ("first", "If its first part is meant: {first}."),
+            ("one", "Call it of the loss: {one}.backward()."),
+            ("part", "Take the tensor that is meant out of it: {part}."),
+            ("value_of_key", "It is a key of the dict: take its value, {value_of_key}.{asked}."),
+            (
+                "is_text",
+                "If texts stand among tensors, leave them as they are: {text}.{asked}(...) if "
+                "isinstance({text}, torch.Tensor) else {text}.",
+            ),
+            (
+                "is_several",
+                "If it holds no tensors, as names of files, leave it as it is; of numbers, make a "
+                "tensor: torch.tensor({text}).",
+            ),
+        ),
+        facts=lambda failure, found: _with_line(_read(failure, found)),
+    ),
+}

@@ -1,0 +1,190 @@
+/* Facts of modules that only the moment tells: for capture/training_facts.py and capture/start.py.
+ *
+ * They are read as each watch begins, since nothing tells later what they were. A module of which they
+ * cannot be read in this way makes the function return None, and Python reads them all.
+ */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <math.h>
+#include <stddef.h>
+
+#include "calls.h"
+
+enum { LONGEST_TEXT = 60 };
+static const long long MOST_EXACT = 1LL << 53;
+
+#define NAMES(name) name(training) name(_parameters) name(requires_grad) name(numel)
+#define DECLARE(name) static PyObject *n_##name;
+NAMES(DECLARE)
+
+static PyObject *parameter; /* the class */
+
+static PyObject *none(void) {
+    Py_IncRef(Py_None);
+    return Py_None;
+}
+
+/* ----------------------------------------------------------------------- settings: plain attributes */
+
+static int is_plain_number(PyObject *value) {
+    int beyond = 0;
+    long long number = PyLong_AsLongLongAndOverflow(value, &beyond);
+    return !beyond && number < MOST_EXACT && number > -MOST_EXACT;
+}
+
+/* Whether a file can hold the value, as training_facts._is_plain. */
+static int is_plain(PyObject *value) {
+    PyTypeObject *type = Py_TYPE(value);
+    if (type == &PyFloat_Type)
+        return isfinite(PyFloat_AsDouble(value));
+    if (type == &PyUnicode_Type)
+        return PyUnicode_GetLength(value) <= LONGEST_TEXT;
+    return (type == &PyLong_Type || type == &PyBool_Type) && is_plain_number(value);
+}
+
+static int is_setting(PyObject *name, PyObject *value) {
+    if (!is_plain(value) || !PyUnicode_Check(name) || name == n_training)
+        return 0;
+    if (PyUnicode_GetLength(name) && PyUnicode_ReadChar(name, 0) == '_')
+        return 0;
+    return PyUnicode_CompareWithASCIIString(name, "training") != 0;
+}
+
+/* Adds the settings of a module under its path, if it has any. */
+static int add_settings(PyObject *path, PyObject *attributes, PyObject *settings) {
+    PyObject *name, *value, *own = NULL;
+    Py_ssize_t place = 0;
+    int failed = 0;
+    while (!failed && PyDict_Next(attributes, &place, &name, &value)) {
+        if (!is_setting(name, value))
+            continue;
+        own = own ? own : PyDict_New();
+        failed = !own || PyDict_SetItem(own, name, value);
+    }
+    failed = failed || (own && PyDict_SetItem(settings, path, own));
+    Py_XDECREF(own);
+    return failed ? -1 : 0;
+}
+
+/* -------------------------------------------------------------------------- numbers of parameters */
+
+/* Elements of the parameters of a module; -1 with an exception, or -2 where Python has to count. */
+static long long num_elements(PyObject *parameters) {
+    PyObject *name, *one;
+    Py_ssize_t place = 0;
+    long long number = 0;
+    while (PyDict_Next(parameters, &place, &name, &one)) {
+        if (one == Py_None)
+            continue;
+        if ((PyObject *)Py_TYPE(one) != parameter)
+            return -2;
+        PyObject *size = PyObject_CallMethodObjArgs(one, n_numel, NULL);
+        number += size ? PyLong_AsLongLong(size) : 0;
+        Py_XDECREF(size);
+        if (PyErr_Occurred())
+            return -1;
+    }
+    return number;
+}
+
+static int add_number(PyObject *path, long long number, PyObject *numbers) {
+    PyObject *value = number ? PyLong_FromLongLong(number) : NULL;
+    int failed = number && (!value || PyDict_SetItem(numbers, path, value));
+    Py_XDECREF(value);
+    return failed ? -1 : 0;
+}
+
+/* Adds what is known of one module: 1, or 0 where Python has to read it, or -1. */
+static int add_module(PyObject *path, PyObject *module, PyObject *settings, PyObject *numbers) {
+    PyObject *attributes = PyObject_GenericGetDict(module, NULL);
+    PyObject *parameters =
+        attributes ? PyDict_GetItemWithError(attributes, n__parameters) : NULL;
+    long long number = parameters && PyDict_Check(parameters) ? num_elements(parameters) : -2;
+    int failed = !attributes || number == -1 || add_settings(path, attributes, settings) ||
+                 (number > 0 && add_number(path, number, numbers));
+    Py_XDECREF(attributes);
+    return failed || PyErr_Occurred() ? -1 : number >= 0;
+}
+
+/* read_modules(path -> module) -> (settings, number of elements) by path, or None. */
+static PyObject *read_modules(PyObject *unused, PyObject *modules) {
+    PyObject *path, *module, *settings = PyDict_New(), *numbers = PyDict_New(), *answer = NULL;
+    Py_ssize_t place = 0;
+    int could = settings && numbers && PyDict_Check(modules) ? 1 : -1;
+    (void)unused;
+    while (could == 1 && PyDict_Next(modules, &place, &path, &module))
+        could = add_module(path, module, settings, numbers);
+    if (could >= 0)
+        answer = could ? PyTuple_Pack(2, settings, numbers) : none();
+    Py_XDECREF(settings);
+    Py_XDECREF(numbers);
+    return answer;
+}
+
+/* ---------------------------------------------------------- modes, and what requires a gradient */
+
+static int append_three(PyObject *list, PyObject *path, PyObject *name, PyObject *needs) {
+    int failed = !needs || PyList_Append(list, path) || PyList_Append(list, name) ||
+                 PyList_Append(list, needs);
+    Py_XDECREF(needs);
+    return failed ? -1 : 0;
+}
+
+/* Appends what is so now of one module: 1, or 0 where Python has to read it, or -1. */
+static int add_state(PyObject *path, PyObject *module, PyObject *modes, PyObject *params) {
+    PyObject *attributes = PyObject_GenericGetDict(module, NULL), *name, *one;
+    PyObject *mode = attributes ? PyDict_GetItemWithError(attributes, n_training) : NULL;
+    PyObject *held_here = mode ? PyDict_GetItemWithError(attributes, n__parameters) : NULL;
+    Py_ssize_t place = 0;
+    int could = held_here && PyDict_Check(held_here);
+    if (could && (PyList_Append(modes, path) || PyList_Append(modes, mode)))
+        could = -1;
+    while (could == 1 && PyDict_Next(held_here, &place, &name, &one))
+        if (one != Py_None && append_three(params, path, name, PyObject_GetAttr(one, n_requires_grad)))
+            could = -1;
+    Py_XDECREF(attributes);
+    return PyErr_Occurred() ? -1 : could;
+}
+
+/* read_state(path -> weak reference to a module) -> ([path, mode, ...], [path, name of a parameter,
+   whether it requires a gradient, ...]) of those that are alive, or None. */
+static PyObject *read_state(PyObject *unused, PyObject *modules) {
+    PyObject *path, *reference, *modes = PyList_New(0), *params = PyList_New(0), *answer = NULL;
+    Py_ssize_t place = 0;
+    int could = modes && params && PyDict_Check(modules) ? 1 : -1;
+    (void)unused;
+    while (could == 1 && PyDict_Next(modules, &place, &path, &reference)) {
+        PyObject *module = held(PyWeakref_GetObject(reference));
+        could = !module ? -1 : module == Py_None ? 1 : add_state(path, module, modes, params);
+        Py_XDECREF(module);
+    }
+    if (could >= 0)
+        answer = could ? PyTuple_Pack(2, modes, params) : none();
+    Py_XDECREF(modes);
+    Py_XDECREF(params);
+    return answer;
+}
+
+static PyObject *bind_facts(PyObject *unused, PyObject *of_parameters) {
+    (void)unused;
+    parameter = held(of_parameters);
+    return none();
+}
+
+static PyMethodDef functions[] = {
+    {"bind_facts", bind_facts, METH_O, "bind_facts(Parameter)"},
+    {"read_modules", read_modules, METH_O,
+     "read_modules(path -> module) -> (settings, elements of parameters) by path, or None"},
+    {"read_state", read_state, METH_O,
+     "read_state(path -> weak reference) -> (modes, what requires a gradient), or None"},
+    {NULL, NULL, 0, NULL},
+};
+
+int torchtap_add_facts(PyObject *module) {
+#define INTERN(name)                                                                               \
+    if (!(n_##name = PyUnicode_InternFromString(#name)))                                           \
+        return -1;
+    NAMES(INTERN)
+    return PyModule_AddFunctions(module, functions);
+}
