@@ -169,13 +169,13 @@ def no_values(tensor: Tensor) -> str | None:
     if is_of_transform(tensor):
         return "a tensor of a torch.func transform, which means nothing outside of it"
     tensor, _ = local(tensor)
-    if is_quantized(tensor) or _has_memory(tensor):
+    if is_quantized(tensor) or has_memory(tensor):
         return None
     name = class_of(tensor)
     return f"{name} whose memory cannot be read: freed, or not its own"
 
 
-def _has_memory(tensor: Tensor) -> bool:
+def has_memory(tensor: Tensor) -> bool:
     """Return whether a strided tensor's elements all lie where it says; a kernel does not ask.
 
     FSDP frees storages under living tensors, and a subclass may keep its values in other tensors.

@@ -352,7 +352,7 @@ _NONE_ROWS = (
     SituationRow(
         "{text} is None, which is the default of {name} in {taker}.",
         "Give it: {taker}(..., {name}=...).",
-        "If it may be left out: use it only if {text} is not None.",
+        "If it may be left out: use it only if {text_it} is not None.",
         when="taker",
     ),
     SituationRow(
@@ -362,7 +362,7 @@ _NONE_ROWS = (
     ),
 )
 _UNKNOWN = (
-    "If it may be missing: use it only if {text} is not None.",
+    "If it may be missing: use it only if {text_it} is not None.",
     "If not: check what gave None, such as a function without return, or an option that is off.",
 )
 
@@ -392,14 +392,14 @@ SITUATIONS: dict[str, Situation] = {
         SituationRow(
             "{text} is a module of Python, a file, and was called.",
             ("inside", "Name the function or class in it: {inside}, or {whole}."),
-            "If a function of it is meant: {text}.name(...).",
+            "If a function of it is meant: {text_it}.name(...).",
             when="whole",
         ),
         SituationRow(
             "{text} is of type {kind}{shown}{line} and no function, and was called.",
             ("is_loader", "Go through it: for batch in {text}; one batch: next(iter({text}))."),
             ("is_torch", "Call a method of it, such as step of an optimizer, or read an element."),
-            ("is_items", "If an element is meant: {text}[...]."),
+            ("is_items", "If an element is meant: {text_it}[...]."),
             (
                 "is_text",
                 "If the text names a function or class: give that itself, as by "
@@ -435,7 +435,7 @@ SITUATIONS: dict[str, Situation] = {
         ),
         SituationRow(
             "{text} is a {kind}, and was not called.",
-            "Call it: {text}().{asked}.",
+            "Call it: {text_it}().{asked}.",
             when="is_function",
         ),
         SituationRow(
@@ -460,10 +460,10 @@ SITUATIONS: dict[str, Situation] = {
             ("first", "If its first part is meant: {first}."),
             ("one", "Call it of the loss: {one}.backward()."),
             ("part", "Take the tensor that is meant out of it: {part}."),
-            ("value_of_key", "It is a key of the dict: take its value, {value_of_key}.{asked}."),
+            ("value_of_key", "It is a key of the dict: take its value, {value_of_key_it}.{asked}."),
             (
                 "is_text",
-                "If texts stand among tensors, leave them as they are: {text}.{asked}(...) if "
+                "If texts stand among tensors, leave them as they are: {text_it}.{asked}(...) if "
                 "isinstance({text}, torch.Tensor) else {text}.",
             ),
             (
