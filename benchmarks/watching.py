@@ -21,6 +21,7 @@ import torch
 from torch import nn
 
 import torchtap as tt
+from torchtap.stats.kernels import native
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 from models import TinyGPT, resnet18
@@ -96,9 +97,68 @@ def one_forward(rounds: int) -> list[Result]:
         found = compare(lambda: model(tokens), watched, rounds=rounds, repeats=10)
         rows.append(found.result(f"a watch around one forward, {name}", "1.50"))
         closing.append(Result(f"closing it, {name}", *closed(model, tokens, where, sink, rounds)))
-    found = compare(lambda: model(tokens), hooked, rounds=rounds, repeats=10)
-    scale = found.result("for scale: 34 empty hooks around one forward", "-")
-    return [*rows, *closing, scale]
+    scales = {
+        "34 empty hooks around one forward": hooked,
+        "34 hooks that clone, straight into three tables each": cloning(model, tokens),
+        "34 hooks that measure into rows made before": measuring(model, tokens),
+    }
+    found = {
+        name: compare(lambda: model(tokens), step, rounds=rounds, repeats=10)
+        for name, step in scales.items()
+    }
+    scale = [one.result(f"for scale: {name}", "-") for name, one in found.items()]
+    return [*rows, *closing, *scale]
+
+
+def put_in(modules: list[nn.Module], hook: Callable[..., None]) -> None:
+    """Put one hook into the tables of modules, as a watch does, and hide it from nothing."""
+    for module in modules:
+        module._forward_hooks_with_kwargs[0] = module._forward_hooks_always_called[0] = True
+        module._forward_hooks[0] = hook
+
+
+def take_out(modules: list[nn.Module]) -> None:
+    """Take it out again."""
+    for module in modules:
+        del module._forward_hooks[0]
+        del module._forward_hooks_with_kwargs[0], module._forward_hooks_always_called[0]
+
+
+def cloning(model: nn.Module, tokens: torch.Tensor) -> Step:
+    """The least that keeps values: hooks that clone, and an alias that counts later writes."""
+    modules, nothing = list(model.modules()), torch.empty(0)
+
+    def step() -> None:
+        kept = []
+
+        def hook(_: nn.Module, __: object, ___: object, output: torch.Tensor) -> None:
+            alias = output.detach()
+            kept.append((alias.clone(), alias, alias._version))
+            alias.data = nothing
+
+        put_in(modules, hook)
+        model(tokens)
+        take_out(modules)
+
+    return step
+
+
+def measuring(model: nn.Module, tokens: torch.Tensor) -> Step:
+    """The least that measures: hooks that call the kernel, with one row for all."""
+    modules, row = list(model.modules()), torch.zeros(16, dtype=torch.float64)
+    lists = native.SparseLog(1 << 18, 1 << 10)
+    aim = native.KernelArgs(row, torch.zeros(8192, dtype=torch.int64), 2048, lists, 0)
+
+    def hook(_: nn.Module, __: object, ___: object, output: torch.Tensor) -> None:
+        native.take_address(output.data_ptr(), output.numel(), 0, aim.address, 1)
+
+    def step() -> None:
+        lists.clear()
+        put_in(modules, hook)
+        model(tokens)
+        take_out(modules)
+
+    return step
 
 
 def closed(

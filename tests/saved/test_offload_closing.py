@@ -18,7 +18,7 @@ from torch.autograd import forward_ad
 
 import torchtap as tt
 from torchtap.hooks.saved_pairs import top
-from torchtap.saved.workers import can_give_back
+from torchtap.saved.heap import heap
 
 
 def wide(num: int = 2) -> nn.Sequential:
@@ -201,7 +201,7 @@ print(most - before)
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not can_give_back, reason="this C library keeps what is freed")
+@pytest.mark.skipif(not heap.can_give_back, reason="this C library keeps what is freed")
 def test_the_process_is_smaller_with_offloading_than_without() -> None:
     def grown(how: str) -> int:
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}

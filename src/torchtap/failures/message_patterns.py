@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils.data import Dataset
 
 from torchtap.failures.catalogue.values_given import tensors_in
 from torchtap.failures.failure import Failure
@@ -36,6 +37,8 @@ _IN_WORKER = re.compile(
     r'File "(?P<file>[^"]+)", line \d+[^\n]*\n\s*(?P<source>[^\n]*)[\s\S]*?\n\w+: (?P<text>[\s\S]+)'
 )
 """Matches an error that a worker of a DataLoader raised, with its traceback as text."""
+_OF_DATA = re.compile(r", in __getitem__\n|, in __iter__\n")
+"""Matches the traceback of an error that the code of a data set raised."""
 _KINDS = (
     *(RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError, AssertionError),
     pickle.PickleError,
@@ -91,6 +94,8 @@ def _means_torch_in(worker: re.Match[str], name: str) -> bool:
     # PyTorch's compiled code has no line: the last one is the program's, and raises nothing.
     is_raised = worker["source"].startswith(("raise", "assert"))
     is_torch = f"{os.sep}torch{os.sep}" in worker["file"] or not is_raised
+    if name == "error in a worker":
+        return not is_raised and bool(_OF_DATA.search(worker.string))
     return is_torch and name not in (*_OF_PYTHON, *_ABOUT_NONE, *CONDITIONS)
 
 
@@ -106,8 +111,11 @@ def _means_torch(name: str, failure: Failure) -> bool:
         return failure.frames[-1].is_torch and failure.frames[-1].module is not None
     if name == "no such attribute":
         # An attribute that a list lacks is no matter of PyTorch, wherever it was asked for.
-        is_of_python = failure.text.partition("' object")[0].strip("'") in _OWN_KINDS
-        return is_from_torch(failure) and not is_of_python
+        kind = failure.text.partition("' object")[0].strip("'")
+        is_other = kind in _OWN_KINDS or (
+            not failure.frames[-1].is_torch and kind not in ("Tensor", "Parameter")
+        )
+        return is_from_torch(failure) and not is_other
     if name == "number without backward":  # No other library's numbers are differentiated so.
         return True
     last = failure.frames[-1]
@@ -147,7 +155,9 @@ def _calls_method_of_torch(frame: TracebackFrame) -> bool:
     node = frame.expression
     if not isinstance(node, ast.Call):
         return False
-    if _is_of_torch(frame.value_of(node.func)):
+    called = frame.value_of(node.func)
+    is_kind = isinstance(called, type) and issubclass(called, nn.Module | Optimizer | Dataset)
+    if is_kind or _is_of_torch(called):
         return True
     if not isinstance(node.func, ast.Attribute):
         return False
@@ -159,7 +169,7 @@ def _calls_method_of_torch(frame: TracebackFrame) -> bool:
 
 def is_from_torch(failure: Failure) -> bool:
     """Return whether PyTorch raised it: its Python code, or compiled code called from elsewhere."""
-    if not failure.frames:
+    if not failure.frames or _lacks_of_python(failure):
         return False
     last = failure.frames[-1]
     if last.is_torch:
@@ -167,6 +177,12 @@ def is_from_torch(failure: Failure) -> bool:
             last.raises_itself or not _calls_others(last, failure.error)
         )
     return not last.raises_itself and _computes(last, failure.error)
+
+
+def _lacks_of_python(failure: Failure) -> bool:
+    """Return whether an attribute was asked of an object of Python, which holds tensors or not."""
+    kind = failure.text.partition("' object has no attribute")[0].strip("'")
+    return isinstance(failure.error, AttributeError) and kind in (*_OWN_KINDS, "NoneType")
 
 
 def _calls_others(frame: TracebackFrame, error: BaseException) -> bool:

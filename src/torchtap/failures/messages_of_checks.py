@@ -46,7 +46,7 @@ CHECKS: dict[str, str] = {
     r"params argument given to the optimizer should be an iterable|"
     r"'(?P<kind>\w+)' object is not iterable$",
     "state of a module": r"Expected state_dict to be dict-like, got <class '(?P<given>[\w.]+)'>",
-    "member of a sequential": r"(?P<kind>[\w.]+) is not a Module subclass",
+    "member of a sequential": r"(?P<kind>[\w.<>]+) is not a Module subclass",
     "groups that do not divide": r"num_channels \((?P<num>\d+)\) must be divisible by num_groups "
     r"\((?P<groups>\d+)\)",
     "share that is none": r"dropout probability has to be between 0 and 1, but got (?P<given>\S+)|"

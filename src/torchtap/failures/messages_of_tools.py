@@ -72,6 +72,9 @@ OBJECTS: dict[str, str] = {
     "inverse of floats": r"~ \(operator\.invert\) is only implemented on integer and Boolean",
     "encoding of a tokenizer": r"$",
     "shape of a parametrization": r"Registering a parametrization may not change the shape",
+    "norm that is not there": r"(?P<norm>weight_norm|spectral_norm) of '(?P<name>\w+)' not found in"
+    r" (?P<kind>\w+)|Module (?P<other>\w+)\(.*\) does not have a parametrization on "
+    r"(?P<tensor>\w+)",
     "pruned nothing": r"Parameter '(?P<name>\w+)' of module .* has to be pruned before pruning can "
     r"be removed",
     "share of a pruning": r"amount=(?P<given>\S+) should (either be a float in the range|be smaller"
@@ -225,9 +228,12 @@ LAST: dict[str, str] = {
 """Messages of a kind, behind those that say more."""
 PLAIN: dict[str, str] = {
     "None that is called": r"'(?P<kind>[\w.]+)' object is not callable",
+    "member of an optimizer": r"'(?P<kind>\w+)' object has no attribute '(?P<name>\w+)'",
     "member of an object": r"'(?P<kind>NoneType|str|int|float|bool|list|dict|tuple|numpy\.ndarray|"
     r"_IncompatibleKeys|method|function|builtin_function_or_method)' object has no attribute "
     r"'(?P<name>\w+)'",
+    "modules of a dict": r"ModuleDict update sequence element #\d+ should be Iterable",
+    "error in a worker": r"[\s\S]*",
 }
 """Messages of Python itself about objects that stand where PyTorch's are meant."""
 TOOLS: dict[str, str] = {**OBJECTS, **TRAINING, **DATA, **TRANSFORMS, **RANKS, **LAST, **PLAIN}

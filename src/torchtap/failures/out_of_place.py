@@ -51,10 +51,14 @@ def out_of_place(statement: ast.AST | None) -> str:
     """
     match statement:
         case ast.Assign(
-            targets=[ast.Subscript(value=ast.Name(id=name), slice=ast.Compare() as mask)],
+            targets=[ast.Subscript(value=ast.Name(id=name), slice=mask)],
             value=ast.Constant() | ast.UnaryOp() as value,
-        ) if ast.unparse(mask.left) == name:
+        ) if _is_mask_of(mask, name):
             return f"{name} = {name}.masked_fill({ast.unparse(mask)}, {ast.unparse(value)})"
+        case ast.Assign(
+            targets=[ast.Subscript(value=ast.Name(id=name), slice=mask)], value=ast.Name(id=value)
+        ) if _is_mask_of(mask, name):
+            return f"{name} = torch.where({ast.unparse(mask)}, {value}, {name})"
         case ast.AugAssign(target=ast.Name() | ast.Attribute()):
             read = _loaded(statement.target)
             result = ast.BinOp(read, statement.op, statement.value)
@@ -64,6 +68,14 @@ def out_of_place(statement: ast.AST | None) -> str:
             is_place = isinstance(target, ast.Name | ast.Attribute)
             return f"{ast.unparse(target)} = {ast.unparse(new)}" if new and is_place else ""
     return ""
+
+
+def _is_mask_of(mask: ast.expr, name: str) -> bool:
+    """Return whether a mask has an answer for each element of a tensor: it is computed from all."""
+    text = ast.unparse(mask.left if isinstance(mask, ast.Compare) else mask)
+    every = ("abs",) if isinstance(mask, ast.Compare) else ("isnan", "isinf")
+    calls = {form for one in every for form in (f"{name}.{one}()", f"torch.{one}({name})")}
+    return text in calls or (isinstance(mask, ast.Compare) and text == name)
 
 
 def called_out_of_place(call: ast.AST | None) -> str:

@@ -234,7 +234,9 @@ CONDITIONS: dict[str, Callable[[Failure], bool]] = {
     "class of a pickle": _is_unpickled,
     "end of a loader": _has_ended,
     "variable that is not set": lambda failure: isinstance(failure.error, KeyError),
+    "error in a worker": lambda failure: False,  # Outside of workers, values are seen.
     "None that is called": calls_no_function,
+    "member of an optimizer": lambda failure: isinstance(_last_value(failure, "value"), Optimizer),
     "member of an object": reads_no_member,
 }
 """Name of a message -> whether it is about PyTorch in a failure."""

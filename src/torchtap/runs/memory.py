@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from torchtap.core.absence import Absence
 from torchtap.core.errors import InputError
 from torchtap.core.record import Record, nbytes_of
-from torchtap.hooks.module_hook import run_as_it_is
+from torchtap.core.torch_private import run_uncompiled
 from torchtap.runs.records import Records
 
 if TYPE_CHECKING:
@@ -134,4 +134,4 @@ class Memory:
             self._budgeted_bytes = self.num_bytes
 
 
-run_as_it_is(Memory._take_within_budget)  # Native hooks call it, see ``capture/delivery.py``.
+run_uncompiled(Memory._take_within_budget)  # Native hooks call it, see ``capture/delivery.py``.

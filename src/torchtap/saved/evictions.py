@@ -10,7 +10,14 @@ import torch
 
 from torchtap.saved.copy_streams import event_on
 from torchtap.saved.ledger import Ledger
-from torchtap.saved.saved_block import EVICTING, RESIDENT, SavedBlock
+from torchtap.saved.saved_block import (
+    EVICTING,
+    RESIDENT,
+    SavedBlock,
+    free_memory,
+    is_overwritten,
+    put,
+)
 from torchtap.saved.tier_chain import TierChain
 from torchtap.saved.tiers import Tier
 from torchtap.saved.workers import Workers
@@ -72,15 +79,15 @@ class Evictions:
             return
         start = time.perf_counter()
         try:
-            block.ticket = block.put(tier)
+            ticket = put(block, tier)
         except BaseException as error:
-            self._fail(block, tier, error)
-            if not (tier.is_slow and isinstance(error, OSError)):
+            if self.fail(block, tier, error):
                 raise
         else:
-            if block.ticket is None:
+            if ticket is None:
                 self._end(block)
             else:
+                block.ticket = ticket
                 self._ledger.move(block, EVICTING)
                 self.copying.append(block)
         self._ledger.blocked_seconds += time.perf_counter() - start
@@ -91,11 +98,11 @@ class Evictions:
             # The device may not have computed the tensor yet when its eviction was asked for.
             if ready is not None:
                 ready.synchronize()
-            block.put(tier)
+            put(block, tier)
         except BaseException as error:
             with self._lock:
-                self._fail(block, tier, error)
-            if not isinstance(error, OSError):
+                goes_on = self.fail(block, tier, error)
+            if goes_on:
                 raise
         else:
             with self._lock:
@@ -108,17 +115,18 @@ class Evictions:
     def _end(self, block: SavedBlock) -> None:
         """Free the memory of a block that was copied, unless it was overwritten meanwhile."""
         block.ticket = None
-        if block.is_overwritten:
+        if is_overwritten(block):
             self._ledger.move(block, RESIDENT)  # Its unpack raises autograd's error.
             return
         self._ledger.evict(block)
-        block.free_memory()
-        self._workers.trim_heap(block.layout)
+        free_memory(block)
+        self._workers.count_freed(block.layout.heap_nbytes)
 
-    def _fail(self, block: SavedBlock, tier: Tier, error: BaseException) -> None:
-        """Keep a block resident that its tier did not take."""
+    def fail(self, block: SavedBlock, tier: Tier, error: BaseException) -> bool:
+        """Keep a block resident that its tier did not take; says whether the error is to go on."""
         self._chain.failed(tier, block.layout, error)
         self._ledger.move(block, RESIDENT)
+        return not (tier.is_slow and isinstance(error, OSError))
 
     def settle(self) -> None:
         """Free the memory of the blocks whose copies have ended."""

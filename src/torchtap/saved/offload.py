@@ -369,8 +369,10 @@ def _buffers_of(model: nn.Module, min_bytes: int) -> Buffers:
     return Buffers(modules_of(model)[0].items(), min_bytes)
 
 
-def _why_not(buffers: Buffers | None, only: str | None) -> Callable[[Tensor], str | None]:
+def _why_not(buffers: Buffers | None, only: str | None) -> Callable[[Tensor], str | None] | None:
     """Return a function that says why a tensor that could be moved is to stay."""
+    if buffers is None and only is None:
+        return None
 
     def why_not(tensor: Tensor) -> str | None:
         if buffers is not None and tensor.untyped_storage()._cdata in buffers:

@@ -35,6 +35,7 @@ from torchtap.hooks.saved_pairs import checked, versioned_alias
 from torchtap.saved.evictions import Evictions
 from torchtap.saved.forks import forks
 from torchtap.saved.ledger import Ledger
+from torchtap.saved.native_saved import kernel
 from torchtap.saved.offload_report import ModuleCounters, OffloadReport
 from torchtap.saved.prefetch import Prefetch
 from torchtap.saved.saved_block import (
@@ -47,6 +48,9 @@ from torchtap.saved.saved_block import (
     Identity,
     SavedBlock,
     SharedView,
+    check,
+    fetch,
+    new_block,
 )
 from torchtap.saved.tensor_layout import TensorLayout, flat, layout_of, restored
 from torchtap.saved.tier_chain import TierChain
@@ -106,11 +110,16 @@ class OffloadEngine:
         self._keep_last = min(keep_last, self._max_bytes)
         self._on_full = on_full
         self._why_not = why_not
+        native = kernel()
+        self._layout_of = native.find_layout if native else layout_of
+        self._new_block = native.SavedBlock if native else new_block
+        self._held = native.SavedBlock if native else BlockRef
         self._thread = thread
         self._operation = _Operation()
         self._forks = forks.count
         self._lock = threading.RLock()
-        self._ledger = Ledger(tier.name for tier in tiers)
+        self._ledger = Ledger((tier.name for tier in tiers), native)
+        self._totals = self._ledger.totals
         self._modules = self._ledger.modules
         self._workers = Workers()
         self._evictions = Evictions(self.chain, self._ledger, self._workers, self._lock)
@@ -118,12 +127,48 @@ class OffloadEngine:
         self._known: dict[Identity, weakref.ref[BlockRef]] = {}
         self._queue: deque[weakref.ref[BlockRef]] = deque()
         self._freed: deque[Freed] = deque()
-        self._is_step_over = True
+        self._totals.is_step_over = True
+        self._hot = self._new_way() if native else None
+
+    def _new_way(self) -> Any:
+        """Make the native code's way through this engine, with the objects that both change."""
+        ledger, evictions, prefetch = self._ledger, self._evictions, self._prefetch
+        return kernel().HotWay(
+            self._lock.acquire,
+            self._lock.release,
+            forks,
+            self._thread,
+            self._operation,
+            ledger.modules,
+            ledger.totals,
+            ledger.moved,
+            ledger.waits,
+            self._known,
+            self._queue,
+            self._freed,
+            evictions.copying,
+            self.chain.plans,
+            self._why_not,
+            evictions.begin,
+            evictions.fail,
+            prefetch.add,
+            prefetch.forget,
+            prefetch.take_and_start,
+            self._workers.count_freed,
+            ledger.settle,
+            self._min_bytes,
+            self._max_bytes,
+            self._keep_last,
+        )
 
     # ------------------------------------------------------------------ hooks
 
     def pack(self, tensor: Tensor) -> Any:
         """Return what autograd is to hold in place of a tensor that it saves."""
+        if self._hot is not None:
+            packed = self._hot.pack(tensor)
+            if packed is not NotImplemented:
+                return packed
         # A DataLoader's worker inherits the engine with a lock that no thread of the child will
         # release.
         if self._forks != forks.count:
@@ -145,17 +190,22 @@ class OffloadEngine:
 
     def unpack(self, packed: Any) -> Tensor:
         """Return the tensor. Autograd may ask any number of times, in any thread."""
+        if self._hot is not None:
+            tensor: Tensor = self._hot.unpack(packed)
+            if tensor is not NotImplemented:
+                return tensor
         kind = type(packed)
-        if kind is BlockRef:
-            return self._tensor_of(packed.block, packed.block.layout)
+        if kind is self._held:
+            block = packed.block
+            return self._tensor_of(block, block.layout)
         if kind is tuple:
             return checked(packed)
         if kind is SharedView:
             return self._tensor_of(packed.ref.block, packed.layout)
         # Of the pair below ours, in its own form: a library that offloads too gets back what it
         # packed.
-        tensor: Tensor = packed.unpack(packed.packed)
-        return tensor
+        unpacked: Tensor = packed.unpack(packed.packed)
+        return unpacked
 
     def _layout_or_reason(self, tensor: Tensor) -> TensorLayout | str:
         """Return the layout of a tensor that is to be moved, or why it is kept."""
@@ -163,7 +213,7 @@ class OffloadEngine:
             return "after closing"
         if current_task() != -1:
             return "inside a backward"
-        layout = layout_of(tensor)
+        layout: TensorLayout | str = self._layout_of(tensor)
         if isinstance(layout, str):
             return layout
         if self._why_not is not None and (reason := self._why_not(tensor)) is not None:
@@ -176,12 +226,12 @@ class OffloadEngine:
         self, tensor: Tensor, layout: TensorLayout, counters: ModuleCounters
     ) -> BlockRef | SharedView:
         """Make a block of a tensor, or share the one that holds the same numbers."""
-        if self._is_step_over:
+        if self._totals.is_step_over:
             self._begin_step()
         storage = tensor.untyped_storage()
         # Layers save one tensor several times (a linear layer its input, the ReLU before it its
         # output): with equal identity it is moved once.
-        identity = (id(storage), tensor._version, int(tensor.storage_offset()), layout.marks)
+        identity = (id(storage), tensor._version, tensor.storage_offset(), layout.marks)
         if self._freed or self._evictions.copying:
             self._settle()
         reference = self._known.get(identity)
@@ -198,16 +248,18 @@ class OffloadEngine:
             self._end_operation(self._keep_last - layout.nbytes)
         # Only while something is on its way: with nothing to wait for, the tensor is kept, since a
         # limit must not end a training.
-        if ledger.nbytes[EVICTING] and ledger.in_memory + layout.nbytes > self._max_bytes:
+        if self._totals.evicting and ledger.in_memory + layout.nbytes > self._max_bytes:
             self._when_full(layout.nbytes)
-        memory, held = int(storage._cdata), weakref.ref(storage)
+        memory, held = storage._cdata, weakref.ref(storage)
         # Detached: pack hooks get the live tensor, whose grad_fn may be the very node that holds
         # what we return, a cycle that the collector cannot see (pytorch/pytorch#189025, #7343).
-        block = SavedBlock(tensor.detach(), layout, held, identity, memory, self._freed)
-        ref = BlockRef(block)
+        ref = self._new_block(tensor.detach(), layout, held, identity, memory, self._freed)
         self._known[identity] = reference = weakref.ref(ref)
+        block = ref.block
         if not (layout.is_small and self.chain.of(layout)[0].is_slow):
             self._prefetch.add(block, reference)
+        if self._hot is not None:
+            self.chain.plan(layout)
         counters.packed += layout.nbytes
         ledger.add(block)
         operation.unfinished.append(reference)
@@ -235,7 +287,7 @@ class OffloadEngine:
         queue.extend(unfinished)
         unfinished.clear()
         # Weak references: a block that backward has used and freed meanwhile is passed over.
-        while self._ledger.nbytes[RESIDENT] > allowed and queue:
+        while self._totals.resident > allowed and queue:
             ref = queue.popleft()()
             if ref is not None and ref.block.state == RESIDENT:
                 self._evictions.begin(ref.block)
@@ -246,13 +298,13 @@ class OffloadEngine:
         if self._on_full == "raise":
             raise OffloadError(
                 f"Offloading holds {ledger.in_memory:,} bytes, {coming:,} come, and "
-                f"{self._max_bytes:,} are allowed: {ledger.nbytes[EVICTING]:,} are still on their "
+                f"{self._max_bytes:,} are allowed: {self._totals.evicting:,} are still on their "
                 f"way. Give more with max_bytes=, or wait with on_full='wait'."
             )
         if self._on_full == "keep":
             return
         start = time.perf_counter()
-        while ledger.in_memory + coming > self._max_bytes and ledger.nbytes[EVICTING]:
+        while ledger.in_memory + coming > self._max_bytes and self._totals.evicting:
             self._evictions.wait()
             self._settle()
         ledger.blocked_seconds += time.perf_counter() - start
@@ -260,10 +312,10 @@ class OffloadEngine:
     def _settle(self) -> None:
         """Account for blocks that were freed and for copies that have ended."""
         while self._freed:
-            state, nbytes, identity, number, tier, stored_nbytes = self._freed.popleft()
+            state, layout, identity, number, tier, stored_nbytes = self._freed.popleft()
             if tier is not None:
                 tier.used -= stored_nbytes
-            self._ledger.remove(state, nbytes)
+            self._ledger.remove(state, layout.nbytes)
             if state == PREFETCHED:
                 self._prefetch.forget(number)
             reference = self._known.get(identity)
@@ -283,13 +335,16 @@ class OffloadEngine:
         start = time.perf_counter()
         prefetch, can_prefetch = self._prefetch, block.number >= 0
         with self._lock:
-            self._is_step_over = True
-            self._settle()
-            block.check()
-            is_in_memory = block.state == RESIDENT or block.state == EVICTING
-            fetched = prefetch.take(block) if block.state == PREFETCHED else None
+            self._totals.is_step_over = True
+            if self._freed or self._evictions.copying:
+                self._settle()
+            check(block)
+            state = block.state
+            is_in_memory = state is RESIDENT or state is EVICTING
+            fetched = prefetch.take(block) if state is PREFETCHED else None
             if not is_in_memory:
-                self._workers.trim_heap(block.layout)  # Backward frees it when it has used it.
+                # Backward frees it when it has used it.
+                self._workers.count_freed(block.layout.heap_nbytes)
                 self._ledger.fetch(block, was_prefetched=fetched is not None)
             if can_prefetch:
                 prefetch.note_request(block, was_prefetched=fetched is not None)
@@ -298,7 +353,7 @@ class OffloadEngine:
             if is_in_memory:  # A new handle: evicting takes the memory away from the alias.
                 return _seen_as(block.alias.detach(), block.layout, layout)
         if fetched is None:
-            fetched = block.fetch()
+            fetched = fetch(block)
             if can_prefetch:
                 with self._lock:
                     prefetch.start()  # Only now, since backward waits for this block.
@@ -317,12 +372,14 @@ class OffloadEngine:
 
     def _begin_step(self) -> None:
         """The first pack after an unpack begins a step."""
-        self._is_step_over = False
+        self._totals.is_step_over = False
         self._ledger.begin_step()
         self._prefetch.begin_step()
         # What a step has not evicted and its graph has freed would be walked over in each later
         # step.
-        self._queue = deque(one for one in self._queue if one() is not None)
+        alive = [one for one in self._queue if one() is not None]
+        self._queue.clear()
+        self._queue.extend(alive)
 
     def _after_fork(self) -> None:
         """In a child process no thread ends what was begun, nor releases the lock."""
@@ -332,6 +389,9 @@ class OffloadEngine:
         self._lock = threading.RLock()
         self._prefetch.drop_all()
         self._evictions.after_fork(self._lock)
+        self.chain.plans.clear()
+        if self._hot is not None:
+            self._hot = self._new_way()
 
     def flush(self) -> None:
         """Wait until all blocks that are evicting are evicted."""
@@ -339,7 +399,7 @@ class OffloadEngine:
         with self._lock:
             self._end_operation(self._keep_last)
             self._settle()
-            while self._ledger.nbytes[EVICTING] > 0:
+            while self._totals.evicting > 0:
                 self._evictions.wait()
                 self._settle()
 
@@ -352,6 +412,7 @@ class OffloadEngine:
     def close(self) -> None:
         """Pack no more; packed tensors can still be unpacked."""
         self.is_open = False
+        self._hot = None
         # Before the threads end: what they write now must be whole when it is unpacked.
         self.flush()
         with self._lock:

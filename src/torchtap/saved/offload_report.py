@@ -27,9 +27,9 @@ class ModuleCounters:
 
     __slots__ = ("count", "kept", "packed", "seen", "shared")
 
-    def __init__(self) -> None:
+    def __init__(self, kept: Counter[str]) -> None:
         self.count = self.seen = self.packed = self.shared = 0
-        self.kept: Counter[str] = Counter()
+        self.kept = kept
 
 
 IN_HOST = "in host memory already"

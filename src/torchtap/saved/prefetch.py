@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
 
 from torchtap.saved.ledger import Ledger
-from torchtap.saved.saved_block import EVICTED, PREFETCHED, BlockRef, SavedBlock
+from torchtap.saved.saved_block import EVICTED, PREFETCHED, BlockRef, SavedBlock, fetch
 from torchtap.saved.workers import Workers
 
 NUM_PREFETCHED = 8
@@ -71,18 +70,38 @@ class Prefetch:
         """Begin to fetch the blocks that are expected next, as far as the limit allows."""
         if not self._workers.is_open:
             return
-        for ref in self._expected():
-            block = ref.block
-            # Half of what is left: one large block does not take the room of all that come after.
-            if block.layout.nbytes > (self._max_bytes - self._ledger.in_memory) // 2:
+        prefetched, refs = self._prefetched, self._refs
+        for _ in range(NUM_PREFETCHED):
+            # In the first step there is no order to go by: backward asks for what was saved last.
+            position = self._after.get(self._position, self._position - 1)
+            if len(prefetched) >= NUM_PREFETCHED or not 0 <= position < len(refs):
                 return
-            assert block.tier is not None
-            # Copies from host memory and codecs only launch kernels; a thread would add its waking.
-            fetch = self._workers.submit if block.tier.is_slow else _call
-            block.prefetched = fetch(block.fetch)
-            # The block holds the result, and the table only says which blocks have one.
-            self._prefetched[block.number] = weakref.ref(ref)
-            self._ledger.move(block, PREFETCHED)
+            ref = refs[position]()
+            if ref is not None and ref.block.state == EVICTED and not self._fetch(ref):
+                return
+            self._position = position
+
+    def _fetch(self, ref: BlockRef) -> bool:
+        """Begin to fetch a block; says whether there was room."""
+        block = ref.block
+        # Half of what is left: one large block does not take the room of all that come after.
+        if block.layout.nbytes > (self._max_bytes - self._ledger.in_memory) // 2:
+            return False
+        assert block.tier is not None
+        # Copies from host memory and codecs only launch kernels; a thread would add its waking.
+        is_slow = block.tier.is_slow
+        block.prefetched = self._workers.submit(fetch, block) if is_slow else fetch(block)
+        # The block holds the result, and the table only says which blocks have one.
+        self._prefetched[block.number] = self._refs[block.number - self._first]
+        self._ledger.move(block, PREFETCHED)
+        return True
+
+    def take_and_start(self, block: SavedBlock) -> Any:
+        """Take a prefetched block that backward asks for, and begin to fetch the next."""
+        found = self.take(block)
+        self.note_request(block, was_prefetched=True)
+        self.start()
+        return found
 
     def take(self, block: SavedBlock) -> Any:
         """Take the prefetched content of a block: ``fetch()``'s result, or a future of it."""
@@ -101,19 +120,3 @@ class Prefetch:
             ref = reference()
             if ref is not None:
                 self.take(ref.block)
-
-    def _expected(self) -> Iterator[BlockRef]:
-        """Yield the evicted blocks that backward is expected to ask for next."""
-        for _ in range(NUM_PREFETCHED):
-            # In the first step there is no order to go by: backward asks for what was saved last.
-            position = self._after.get(self._position, self._position - 1)
-            if len(self._prefetched) >= NUM_PREFETCHED or not 0 <= position < len(self._refs):
-                return
-            ref = self._refs[position]()
-            if ref is not None and ref.block.state == EVICTED:
-                yield ref
-            self._position = position
-
-
-def _call(function: Callable[[], Any]) -> Any:
-    return function()

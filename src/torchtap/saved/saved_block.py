@@ -18,16 +18,18 @@ RESIDENT, EVICTING, EVICTED = "resident", "evicting", "evicted"
 PREFETCHED = "prefetched"
 """Evicted, and fetched before backward has asked for it."""
 
-Identity = tuple[int, int, int, tuple[Any, ...]]
+Identity = tuple[int, int, int | torch.SymInt, tuple[Any, ...]]
 """Equal for two saved tensors exactly if they are the same numbers in the same memory: id of the
 storage object, version, storage offset, and ``marks`` of the layout."""
-Freed = tuple[str, int, Identity, int, Tier | None, int]
-"""Facts that a freed block leaves for the ledger: its state, bytes, identity, number, tier, and
+Freed = tuple[str, TensorLayout, Identity, int, Tier | None, int]
+"""Facts that a freed block leaves for the ledger: its state, layout, identity, number, tier, and
 the bytes that it took there."""
 
 
 class SavedBlock:
     """One stretch of memory that autograd saves. The graph owns it, through what ``pack`` returned.
+
+    It has no methods, since another of ``saved.c`` takes its place where that is compiled.
 
     It holds an alias of the tensor, and with it the version counter, so that a tensor that was
     overwritten is never handed out. Once it is evicted, the alias has no memory, but still shares
@@ -89,47 +91,12 @@ class SavedBlock:
         self.prefetched: Any = None
         self._freed = freed
 
-    @property
-    def is_overwritten(self) -> bool:
-        """Return whether an in-place operation has written to the tensor since it was saved."""
-        return self.alias._version != self.identity[1]
-
-    def check(self) -> None:
-        """Check the version, as autograd does before it hands out a saved tensor.
-
-        Raises:
-            RuntimeError: it was overwritten, in autograd's own words.
-        """
-        if self.alias._version != self.identity[1]:
-            raise overwritten(self.alias, self.layout.size, self.identity[1])
-
-    def put(self, tier: Tier) -> Ticket | None:
-        """Begin to copy the elements to a tier; returns what to wait for, if anything."""
-        layout = self.layout
-        elements = self.alias if layout.is_plain else flat(self.alias, layout)
-        self.handle, self.stored_nbytes, ticket = tier.put(elements, layout)
-        # Last: of a block whose put() raised the finaliser has nothing to drop.
-        self.tier = tier
-        return ticket
-
-    def fetch(self) -> tuple[Tensor, Ticket | None]:
-        """Read the elements of an evicted block from its tier."""
-        assert self.tier is not None
-        return self.tier.get(self.handle, self.layout)
-
-    def free_memory(self) -> None:
-        """Free the tensor's memory, and keep its version counter."""
-        # Setting ``data`` keeps the version counter (pytorch/pytorch#20391), which is_overwritten
-        # asks.
-        # An empty tensor of the same dtype and device, which ``data`` requires.
-        self.alias.data = self.layout.nothing
-
     def __del__(self) -> None:
         # The garbage collector may call this at any moment, also while the lock of the engine is
         # held by this very thread, so it only appends.
         tier = self.tier
         self._freed.append(
-            (self.state, self.layout.nbytes, self.identity, self.number, tier, self.stored_nbytes)
+            (self.state, self.layout, self.identity, self.number, tier, self.stored_nbytes)
         )
         if tier is not None:
             tier.drop(self.handle)
@@ -146,6 +113,49 @@ class BlockRef:
 
     def __init__(self, block: SavedBlock) -> None:
         self.block = block
+
+
+def new_block(*parts: Any) -> BlockRef:
+    """Make a block from what :class:`SavedBlock` takes, and return what the graph is to hold."""
+    return BlockRef(SavedBlock(*parts))
+
+
+def is_overwritten(block: SavedBlock) -> bool:
+    """Return whether an in-place operation has written to the tensor since it was saved."""
+    return block.alias._version != block.identity[1]
+
+
+def check(block: SavedBlock) -> None:
+    """Check the version, as autograd does before it hands out a saved tensor.
+
+    Raises:
+        RuntimeError: it was overwritten, in autograd's own words.
+    """
+    if is_overwritten(block):
+        raise overwritten(block.alias, block.layout.size, block.identity[1])
+
+
+def put(block: SavedBlock, tier: Tier) -> Ticket | None:
+    """Begin to copy the elements to a tier; returns what to wait for, if anything."""
+    layout = block.layout
+    elements = block.alias if layout.is_plain else flat(block.alias, layout)
+    block.handle, block.stored_nbytes, ticket = tier.put(elements, layout)
+    # Last: of a block whose put() raised the finaliser has nothing to drop.
+    block.tier = tier
+    return ticket
+
+
+def fetch(block: SavedBlock) -> tuple[Tensor, Ticket | None]:
+    """Read the elements of an evicted block from its tier."""
+    assert block.tier is not None
+    return block.tier.get(block.handle, block.layout)
+
+
+def free_memory(block: SavedBlock) -> None:
+    """Free the tensor's memory, and keep its version counter."""
+    # Setting ``data`` keeps the version counter (pytorch/pytorch#20391), which is_overwritten asks.
+    # An empty tensor of the same dtype and device, which ``data`` requires.
+    block.alias.data = block.layout.nothing
 
 
 class SharedView:

@@ -92,6 +92,11 @@ class SpillFile:
             with self._lock:
                 return self._cut(wanted)
 
+    def spare(self, nbytes: int) -> tuple[int, list[Extent]]:
+        """Return the number of the file, and the list of dropped extents of one length."""
+        with self._lock:
+            return self._file, self._spare.setdefault(aligned(nbytes), [])
+
     def _cut(self, wanted: int) -> Extent:
         offset = self._free.take(wanted)
         if offset is None:

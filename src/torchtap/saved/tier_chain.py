@@ -7,9 +7,13 @@ from collections.abc import Sequence
 import torch
 
 from torchtap.saved.offload_report import IN_HOST
-from torchtap.saved.spill_file import FULL
+from torchtap.saved.spill_file import FULL, Extent, SpillFile
 from torchtap.saved.tensor_layout import TensorLayout
 from torchtap.saved.tiers import Tier
+
+Plan = tuple[Tier, bool, bool, SpillFile | None, int, list[Extent] | None]
+"""A tier, whether blocks are prefetched from it, whether its ``put`` always takes them and at once,
+and its :data:`~torchtap.saved.tiers.Direct`."""
 
 
 class TierChain:
@@ -21,11 +25,14 @@ class TierChain:
     Attributes:
         tiers: all of them.
         notes: why tensors were not moved although a tier accepts them.
+        plans: plain layout -> facts by which the native code packs such tensors; of others, and
+            once a tier is full, Python asks the chain.
     """
 
     def __init__(self, tiers: Sequence[Tier]) -> None:
         self.tiers = tiers
         self.notes: dict[str, None] = {}
+        self.plans: dict[TensorLayout, Plan] = {}
         self._of: dict[tuple[torch.dtype, torch.device], tuple[Tier, ...]] = {}
         self._full: set[str] = set()
 
@@ -50,6 +57,14 @@ class TierChain:
             return f"{tiers[0].name} full"
         return None
 
+    def plan(self, layout: TensorLayout) -> None:
+        """Note how tensors of a layout are packed, which a tier accepts."""
+        if layout.is_plain and not self._full:
+            tier = self.of(layout)[0]
+            can_prefetch = not (layout.is_small and tier.is_slow)
+            takes_all = tier.capacity is None and not tier.is_slow
+            self.plans[layout] = (tier, can_prefetch, takes_all, *tier.direct(layout))
+
     def claim(self, layout: TensorLayout) -> Tier | None:
         """Return the first tier that has space for such a tensor; the space is counted as used."""
         for tier in self._of.get(layout.kind, ()):  # Known since the tensor was packed.
@@ -63,6 +78,7 @@ class TierChain:
         """Count a tier as full that raised instead of taking a tensor."""
         if tier.is_slow and isinstance(error, OSError):
             self._full.add(tier.name)
+            self.plans.clear()
             what = "is full" if error.errno in FULL else "cannot be written"
             self.notes[f"{tier.name} {what} ({error.strerror}): kept in memory"] = None
         # Not an error of the disk: later tensors may fit, so the tier is not counted as full.
@@ -78,3 +94,4 @@ class TierChain:
         """
         self.tiers = ()
         self._of.clear()
+        self.plans.clear()

@@ -15,6 +15,9 @@ from torchtap.saved.spill_file import Extent, SpillFile, aligned
 from torchtap.saved.tensor_layout import TensorLayout, bytes_of, space_for
 
 _CPU = torch.device("cpu")
+Direct = tuple[SpillFile | None, int, list[Extent] | None]
+"""A file, its number, and its free extents of one length."""
+_BY_PYTHON: Direct = (None, -1, None)
 
 
 class Tier(Protocol):
@@ -47,6 +50,9 @@ class Tier(Protocol):
 
     def drop(self, handle: Any) -> None:
         """Free what was put. Takes no lock, since finalisers call it."""
+
+    def direct(self, layout: TensorLayout) -> Direct:
+        """Return where the native code writes such tensors by itself, if it may."""
 
 
 class DiskTier:
@@ -108,6 +114,12 @@ class DiskTier:
         file, extent = handle
         file.drop(extent)
 
+    def direct(self, layout: TensorLayout) -> Direct:
+        """Return the file, for small tensors: what is larger is written by a worker."""
+        if not layout.is_small or self.capacity is not None or self._forks != forks.count:
+            return _BY_PYTHON
+        return self._file, *self._file.spare(layout.nbytes)
+
     def sync(self) -> None:
         """Wait until all that was written is on the disk."""
         self._file.sync()
@@ -146,6 +158,10 @@ class HostTier:
         """Let the memory be used again."""
         self._streams.drop(handle)
 
+    def direct(self, layout: TensorLayout) -> Direct:
+        """Return nothing: the streams copy."""
+        return _BY_PYTHON
+
 
 class CodecTier:
     """A smaller encoding, on the device of the tensor."""
@@ -182,3 +198,7 @@ class CodecTier:
 
     def drop(self, handle: Any) -> None:
         """Nothing to do: the handle holds tensors, which are freed with the block."""
+
+    def direct(self, layout: TensorLayout) -> Direct:
+        """Return nothing: the codec encodes."""
+        return _BY_PYTHON

@@ -1,24 +1,17 @@
-"""The threads that read and write slow tiers, and give freed memory back to the system.
-
-The C library's heap keeps what offloading frees. Between the tensors that leave lie small things
-that stay, and an aligned block of glibc does not fit into the hole that an equal one has left:
-without help a process that offloads can be larger than one that does not.
-"""
+"""The threads that read and write slow tiers, and trim the heap."""
 
 from __future__ import annotations
 
-import ctypes
-import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from torchtap.saved.forks import forks
-from torchtap.saved.tensor_layout import TensorLayout
+from torchtap.saved.heap import heap
 
 NUM_THREADS = 2
 _TRIM_EVERY = 32 << 20
-"""Bytes freed after which the heap is asked to give back what is free in it."""
+"""Bytes freed after which the heap is asked to give back what is unused in it."""
 
 
 class Workers:
@@ -41,12 +34,13 @@ class Workers:
             self._pool = forks.count, pool
         return self._pool[1].submit(call, *args)
 
-    def trim_heap(self, layout: TensorLayout) -> None:
-        """Count a freed tensor; every :data:`_TRIM_EVERY` bytes, trim the heap of the C library."""
-        self._freed_nbytes += layout.heap_nbytes
-        if self._freed_nbytes > _TRIM_EVERY and can_give_back and self.is_open:
+    def count_freed(self, nbytes: int) -> None:
+        """Count memory of the heap that was freed; every :data:`_TRIM_EVERY` bytes, trim it."""
+        self._freed_nbytes += nbytes
+        if self._freed_nbytes > _TRIM_EVERY and heap.can_give_back and self.is_open:
             self._freed_nbytes = 0
-            self.submit(give_back)
+            if heap.holds_unused():
+                self.submit(heap.give_back)
 
     def finish(self) -> None:
         """Wait until all submitted work has ended; the next ``submit`` starts new threads."""
@@ -62,24 +56,3 @@ class Workers:
             # for it here.
             self._pool[1].shutdown(wait=False)
         self._pool = None
-
-
-def _find_trim() -> Callable[[int], int] | None:
-    try:
-        # glibc has it, musl and macOS do not; PyTorch's CPU allocator is posix_memalign, whose
-        # freed blocks stay in the heap of the process (c10/core/impl/alloc_cpu.cpp).
-        trim: Callable[[int], int] | None = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    except (OSError, TypeError):  # Windows has no such name for the process itself.
-        return None
-    return trim if os.name == "posix" else None
-
-
-_trim = _find_trim()
-can_give_back = _trim is not None
-"""True where the C library knows how (glibc does)."""
-
-
-def give_back() -> None:
-    """Give pages that hold nothing to the system. Takes milliseconds, without the GIL."""
-    if _trim is not None:
-        _trim(0)

@@ -311,6 +311,24 @@ class Meter:
         else:
             self.quick.aim(self._aim.address, None)
 
+    def begin(self, block: Block, index: int, tensor: Tensor, *, sums: bool) -> None:
+        """Take a row, and measure tensors like the first one, which is plain, from now on.
+
+        Args:
+            block: of the row.
+            index: of the row in its block.
+            tensor: the first one.
+            sums: whether to sum samples too.
+        """
+        self.block, self.index = block, index
+        self._aim = aim = block.aim(index, self._sample)
+        self.quick.shape = tuple(tensor.shape)
+        if sums:
+            self._sums = made = Sums(tensor)
+            aim.sum_into(made.total, made.num_samples)
+        self.quick.aim(aim.address, self.quick.shape[1:] if sums else None)
+        self.trust(tensor)
+
     @property
     def sums(self) -> Sums | None:
         """Return the running sum over samples, if there is one."""
@@ -337,10 +355,9 @@ class Meter:
         """Measure tensors like this one quickly from now on."""
         self.quick.distrust()  # Its row may stand on another device now.
         # Subclasses may keep their numbers elsewhere, so each of their tensors is looked at.
-        is_plain = type(tensor) in _PLAIN and tensor.device.type == "cpu"
-        is_plain = is_plain and (self.sums is None or self.sums.total.device.type == "cpu")
+        total = None if self._sums is None else self._sums.total
+        is_plain = type(tensor) in _PLAIN and tensor.is_cpu and (total is None or total.is_cpu)
         if is_plain and native.available() and tensor.dtype in native.DTYPES:
-            total = None if self.sums is None else self.sums.total
             # The kernel adds samples to the sum element by element as they lie, so both must lie
             # alike.
             fits = total is None or total.stride() == tensor.stride()[1:]

@@ -16,6 +16,7 @@ from torchtap.core.inference_mode import outside_inference_mode
 from torchtap.core.ports import FLOW_PORTS
 from torchtap.core.record import BACKWARD, EVAL, FORWARD, Record
 from torchtap.core.site import Site
+from torchtap.core.torch_private import is_of_transform
 from torchtap.core.weak_method import weakly
 from torchtap.stats.catalogue.protocol import needs_places
 from torchtap.stats.catalogue.results import Missing
@@ -26,6 +27,7 @@ from torchtap.stats.measure import (
     accumulate,
     add_narrow_subnormals,
     dtype_name,
+    has_memory,
     no_values,
     real_values,
     shape_of,
@@ -35,12 +37,13 @@ from torchtap.stats.measure import (
 )
 from torchtap.stats.meter import Meter, Sums, is_plain, new_clock
 from torchtap.stats.series import Series
-from torchtap.stats.statistics import NUM_TENSORS, blank_rows
+from torchtap.stats.statistics import NUM_TENSORS
 
 NOT_OF_FORWARD = (
     "tt.Stats measures calls of the forward only, and some ran inside a backward; tt.Memory keeps "
     "their values, in phase='backward'"
 )
+_CPU = torch.device("cpu")
 PATIENCE = 0.05
 """Seconds for which a thread that need not read a series now waits for its lock: the thread that
 holds it may be waiting for that one."""
@@ -275,10 +278,14 @@ class Stats:
         meter = self._of_place[place]
         if meter.block is not None or torch.is_inference_mode_enabled():
             return False
-        if not is_plain(tensor) or no_values(tensor) is not None:
+        if not is_plain(tensor) or is_of_transform(tensor) or not has_memory(tensor):
             return False
+        measured = self.series.measured[place]
         with self._clock.lock:
-            self._prepare(meter, self.series.measured[place].site, tensor, tensor, ())
+            block, index = self._tables.add(_CPU, place)
+            meter.begin(block, index, tensor, sums=measured.site.port in self._sample_mean)
+            measured.dtype, measured.shape = dtype_name(tensor), meter.shape
+            measured.itemsize = tensor.element_size()
         return True
 
     def _take_carefully(self, meter: Meter, record: Record) -> None:
@@ -370,8 +377,9 @@ class Stats:
     def _take_tables(self) -> None:
         if not self._clock.has_measured:
             return
-        for meter in self._meters.values() if self._statistics else ():
-            meter.take_slices(self.series.recent, self._clock.step)
+        if self._statistics:
+            for meter in self._meters.values():
+                meter.take_slices(self.series.recent, self._clock.step)
         taken = self._tables.take(self._clock.step)
 
         def start_again() -> None:
@@ -396,11 +404,9 @@ class Stats:
 
 def _add_steps(series: Series, steps: Iterable[tuple[int, Taken]]) -> None:
     """Bring steps that were taken into the series."""
-    for step, (places, rows, parts) in steps:
+    for step, (rows, parts) in steps:
         if rows[:, NUM_TENSORS].any():
-            ordered = blank_rows(len(series.measured))
-            ordered[places] = rows
-            series.add_step(step, ordered, parts)
+            series.add_step(step, rows, parts)
 
 
 def _check(sample_mean: Sequence[str], keep: int) -> None:

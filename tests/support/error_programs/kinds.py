@@ -470,7 +470,7 @@ PROGRAMS = [
         numpy.array(losses)  # raises
         """,
         "",
-        "losses[0].detach().numpy()",
+        "[one.detach() for one in losses]",
         (("numpy.array(losses)", "numpy.array([one.detach().numpy() for one in losses])"),),
         ("losses[0] requires grad",),
         purpose="assert result.tolist() == [one.item() for one in losses]",

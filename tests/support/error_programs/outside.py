@@ -314,7 +314,7 @@ OPTIMIZERS = [
         wanted = torch.autograd.grad(model(rows).pow(2).mean(), list(model.parameters()))
         """,
         "",
-        "Call scaler.unscale_(optimizer) once for each scaler.step(optimizer)",
+        "call scaler.unscale_(optimizer) in the round alone that steps",
         (
             ("    scaler.unscale_(optimizer)", "if at == 1:\n        scaler.unscale_(optimizer)"),
             ("    norms.append", "if at == 1:\n        norms.append"),

@@ -617,4 +617,297 @@ PROGRAMS = [
         ("CyclicLR changes the momentum against the rate, and Adagrad has none",),
         "assert rates.get_last_lr() == [0.1]",
     ),
+    Program(
+        "A weight norm of the new kind that the old function takes off",
+        "norm that is not there",
+        """
+        from torch.nn.utils.parametrizations import weight_norm
+        conv = weight_norm(nn.Conv1d(2, 2, 3))
+        before = conv.weight.detach().clone()
+        torch.nn.utils.remove_weight_norm(conv)  # raises
+        """,
+        "",
+        "torch.nn.utils.parametrize.remove_parametrizations(conv, 'weight')",
+        (
+            (
+                "torch.nn.utils.remove_weight_norm(conv)",
+                "torch.nn.utils.parametrize.remove_parametrizations(conv, 'weight')",
+            ),
+        ),
+        ("weight_norm was to be taken off ParametrizedConv1d",),
+        "assert isinstance(conv.weight, nn.Parameter) and torch.allclose(conv.weight, before)",
+    ),
+    Program(
+        "A table that is asked for a label, in a worker",
+        "error in a worker",
+        """
+        from torch.utils.data import DataLoader, Dataset
+
+        class Data(Dataset):
+            held = {"a": 1.0, "b": 2.0}
+
+            def __len__(self):
+                return 2
+
+            def __getitem__(self, index):
+                return self.held[index]
+
+        batch = next(iter(DataLoader(Data(), batch_size=2, num_workers=1)))  # raises
+        """,
+        "",
+        "held[list(held)[index]]",
+        (("self.held[index]", "self.held[list(self.held)[index]]"),),
+        ("The data set raised KeyError in a worker of the DataLoader: no key 0.",),
+        "assert batch.tolist() == [1.0, 2.0]",
+    ),
+    Program(
+        "A module whose constructor has one underscore, in an optimizer",
+        "optimizer without parameters",
+        """
+        class Net(nn.Module):
+            def _init_(self):
+                super().__init__()
+                self.fc = nn.Linear(2, 2)
+
+        net = Net()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)  # raises
+        """,
+        "",
+        "the class defines _init_",
+        (("_init_(self)", "__init__(self)"),),
+        (),
+        "assert len(optimizer.param_groups[0]['params']) == 2",
+    ),
+    Program(
+        "Weights of a file that are plain tensors of a module",
+        "optimizer without parameters",
+        """
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.weight = torch.ones(2, 2)
+
+        net = Net()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)  # raises
+        """,
+        "",
+        "make a parameter where it is assigned, self.weight = nn.Parameter(...)",
+        (("torch.ones(2, 2)", "nn.Parameter(torch.ones(2, 2))"),),
+        (),
+        "assert optimizer.param_groups[0]['params'][0] is net.weight",
+    ),
+    Program(
+        "Shares of a split that are cut off",
+        "lengths of a split",
+        """
+        from torch.utils.data import random_split
+        dataset = list(range(13))
+        parts = random_split(dataset, [int(0.8 * 13), int(0.2 * 13)])  # raises
+        """,
+        "",
+        "give the last one the rest, len(dataset) - 10",
+        (("int(0.2 * 13)", "len(dataset) - 10"),),
+        ("10 + 2 is 12, for 13",),
+        "assert [len(one) for one in parts] == [10, 3]",
+    ),
+    Program(
+        "A step of a scaler that a round skips",
+        "unscaled twice",
+        """
+        net = nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cpu")
+        steps = 0
+        for x in (torch.tensor([[1.0, float("inf")]]), torch.ones(1, 2)):
+            optimizer.zero_grad()
+            scaler.scale(net(x).sum()).backward()
+            scaler.unscale_(optimizer)  # raises
+            if not torch.isfinite(net.weight.grad).all():
+                continue
+            scaler.step(optimizer)
+            scaler.update()
+            steps += 1
+        """,
+        "",
+        "leaves scaler.update() out in a round that does not step: call it there, too",
+        (("        continue", "        scaler.update()\n        continue"),),
+        ("The continue in line 16",),
+        "assert steps == 1",
+    ),
+    Program(
+        "A mask written into one of several views",
+        "one of several views",
+        """
+        whole = torch.tensor([[1.0, 2.0], [0.0, 4.0]], requires_grad=True)
+        eps = 1e-3
+        x, t = (whole * 1).unbind(0)
+        t[t.abs() < eps] = eps  # raises
+        out = (x / t).sum()
+        out.backward()
+        """,
+        "",
+        "t = torch.where(t.abs() < eps, eps, t)",
+        (("t[t.abs() < eps] = eps", "t = torch.where(t.abs() < eps, eps, t)"),),
+        (),
+        "assert torch.allclose(out, torch.tensor(1000.5)) and whole.grad[1, 0] == 0",
+    ),
+    Program(
+        "And and or, to choose between a tensor and another",
+        "truth of many",
+        """
+        x, first = torch.rand(2, 2), True
+        out = first and x or x * 2  # raises
+        """,
+        "",
+        "x if first else x * 2.",
+        (("first and x or x * 2", "x if first else x * 2"),),
+        (),
+        "assert out is x",
+    ),
+    Program(
+        "Losses with their graph in a list that becomes an array",
+        "numpy of a graph",
+        """
+        import numpy as np
+        net, losses = nn.Linear(2, 1), []
+        for _ in range(2):
+            loss = net(torch.ones(1, 2)).sum()
+            losses.append(loss)
+        curve = np.array(losses)  # raises
+        """,
+        "",
+        "append numbers where it is filled, loss.item()",
+        (("append(loss)", "append(loss.item())"),),
+        ("[one.detach() for one in losses]",),
+        "assert curve.shape == (2,)",
+    ),
+    Program(
+        "The rate of an optimizer, as an attribute",
+        "member of an optimizer",
+        """
+        optimizer = torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)
+        rate = optimizer.lr  # raises
+        """,
+        "",
+        "optimizer.param_groups[0]['lr']",
+        (("optimizer.lr", "optimizer.param_groups[0]['lr']"),),
+        ("scheduler.get_last_lr()",),
+        "assert rate == 0.1",
+    ),
+    Program(
+        "A ModuleDict of a list",
+        "modules of a dict",
+        """
+        parts = nn.ModuleDict([nn.Linear(2, 2), nn.ReLU()])  # raises
+        """,
+        "the ModuleDict itself",
+        "nn.ModuleDict({'first': ..., 'last': ...})",
+        (("[nn.Linear(2, 2), nn.ReLU()]", "{'first': nn.Linear(2, 2), 'last': nn.ReLU()}"),),
+        (),
+        "assert list(parts) == ['first', 'last']",
+    ),
+    Program(
+        "A Sequential of a generator",
+        "member of a sequential",
+        """
+        net = nn.Sequential(nn.Linear(2, 2) for _ in range(3))  # raises
+        """,
+        "the Sequential itself",
+        "Unpack it with a star where it stands",
+        (("(nn.Linear(2, 2) for _ in range(3))", "(*(nn.Linear(2, 2) for _ in range(3)))"),),
+        (),
+        "assert len(net) == 3",
+    ),
+    Program(
+        "A Sequential with a class in it",
+        "member of a sequential",
+        """
+        net = nn.Sequential(nn.Linear(2, 2), nn.ReLU)  # raises
+        """,
+        "the Sequential itself",
+        "Make an object of the class: ReLU()",
+        (("nn.ReLU)", "nn.ReLU())"),),
+        ("got the class ReLU",),
+        "assert net(torch.rand(1, 2)).min() >= 0",
+    ),
+    Program(
+        "The output of a layer, under the name of the layer",
+        "no module or buffer",
+        """
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.fc = nn.Linear(2, 2)
+
+            def forward(self, x):
+                self.fc = self.fc(x)  # raises
+                return self.fc
+
+        net, x = Net(), torch.rand(1, 2)
+        out = net(x)
+        """,
+        "net (Net)",
+        "give it a name of its own, out = self.fc(...)",
+        (("self.fc = self.fc(x)", "out = self.fc(x)"), ("return self.fc", "return out")),
+        (),
+        "assert torch.equal(out, net.fc(x))",
+    ),
+    Program(
+        "The shape of a loader",
+        "attribute of a subset",
+        """
+        from torch.utils.data import DataLoader
+        loader = DataLoader([1, 2, 3], batch_size=3)
+        size = loader.shape  # raises
+        """,
+        "",
+        "for x in loader: x.shape",
+        (("size = loader.shape", "for x in loader: size = x.shape"),),
+        (),
+        "assert size == (3,)",
+    ),
+    Program(
+        "A backward of the model in place of the loss",
+        "no such attribute",
+        """
+        net = nn.Linear(2, 1)
+        loss = net(torch.ones(1, 2)).sum()
+        net.backward()  # raises
+        """,
+        "net (Linear)",
+        "backward is of a loss: loss.backward()",
+        (("net.backward", "loss.backward"),),
+        (),
+        "assert torch.equal(net.weight.grad, torch.ones(1, 2))",
+    ),
+    Program(
+        "The function torch.tensor as a type of TorchScript",
+        "type of a script",
+        """
+        class Net(nn.Module):
+            def forward(self, x: torch.tensor) -> torch.Tensor:
+                return x * 2
+
+        net = torch.jit.script(Net())  # raises
+        """,
+        "",
+        "the type is torch.Tensor",
+        (("x: torch.tensor", "x: torch.Tensor"),),
+        (),
+        "assert torch.equal(net(torch.ones(2)), torch.full((2,), 2.0))",
+    ),
+    Program(
+        "A schedule that begins at epoch 0",
+        "scheduler without a beginning",
+        """
+        optimizer = torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)
+        from torch.optim.lr_scheduler import LambdaLR
+        rates = LambdaLR(optimizer, lambda epoch: 0.5**epoch, last_epoch=0)  # raises
+        """,
+        "",
+        "If a training begins anew: last_epoch=-1",
+        (("last_epoch=0", "last_epoch=-1"),),
+        (),
+        "assert rates.get_last_lr() == [0.1]",
+    ),
 ]

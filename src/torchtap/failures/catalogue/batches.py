@@ -74,7 +74,7 @@ def _stack(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     is_own = is_of_program(failure)
     is_rows = len(wanted) == len(given) < 3 and wanted[1:] == given[1:]
     if not is_collated(failure) or (is_own and is_rows):
-        return {"is_empty": "", **_stacked(failure, wanted, given)}
+        return _stacked(failure, wanted, given)
     low, high = sorted((wanted, given), key=len)
     is_dims = len(low) != len(high)
     differs = [at for at, (a, b) in enumerate(zip(low, high, strict=False)) if a != b]
@@ -92,7 +92,6 @@ def _stack(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         "low": low,
         "high": high,
         "lacking": _lacking(low, high),
-        "is_empty": str(low if 0 in low else high) if 0 in (*low, *high) else "",
         "is_rest": is_rest,
         "longest": longest,
         "is_pictures": not is_dims and len(low) > 1 and differs != [0] and not is_long,
@@ -186,14 +185,6 @@ def _sample(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
 
 SITUATIONS: dict[str, Situation] = {
     "stack": first_of(
-        SituationRow(
-            "A sample of the batch has no elements ({is_empty}), and {by} stacks samples of one "
-            "shape: {wanted} at 0 and {given} at {at}.",
-            "If it is cut out of a picture or a signal: check that the cut lies inside of it, "
-            "begins before it ends, and that the whole is as large as the cut.",
-            "If it may be empty: leave such samples out of the data set.",
-            when="is_empty",
-        ),
         SituationRow(
             "The samples of a batch have different numbers of dimensions: {wanted} at 0 and "
             "{given} at {at}, and {by} stacks them.",

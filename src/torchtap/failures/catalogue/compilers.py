@@ -86,6 +86,21 @@ def _text_of_call(failure: Failure) -> str:
     return "The call" if frame is None or node is None else written(node, frame.file)
 
 
+def _asked(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    """Say what a value was asked for inside of vmap: a number, or the end of a loop."""
+    frame = failure.user
+    tree = None if frame is None else frame.function
+    ends = [
+        one
+        for node in (ast.walk(tree) if tree is not None else ())
+        if isinstance(node, ast.If | ast.While) and frame and node.lineno == frame.line
+        for one in ast.walk(node)
+        if isinstance(one, ast.Break | ast.Return) or isinstance(node, ast.While)
+    ]
+    is_loop = frame is not None and frame.loop is not None
+    return {"is_number": ".item()" in failure.text[:90], "is_end": bool(ends) and is_loop}
+
+
 SITUATIONS: dict[str, Situation] = {
     "attribute of a script": SituationRow(
         "TorchScript knows no type for the attribute {name!r} of {kind}, which is {type}.",
@@ -129,8 +144,20 @@ SITUATIONS: dict[str, Situation] = {
     "branch in a transform": SituationRow(
         "A function inside of vmap asks one sample for its value, to branch on it or as a number: "
         "vmap runs it once, for all samples together.",
-        "Compute both sides and choose by element: torch.where(condition, a, b).",
+        (
+            "is_number",
+            "If it is an index or a factor: go on with the tensor, without .item(), as by "
+            "x.index_select(0, k.reshape(1)), torch.gather, or a product.",
+        ),
+        (
+            "is_end",
+            "If it ends a loop: run a fixed number of rounds, and keep by torch.where(done, x, "
+            "new) what is done.",
+        ),
+        "If it chooses a branch: compute both sides, and choose by element, torch.where(condition, "
+        "a, b).",
         "Take that part out of the function: compute it for the whole batch before or behind vmap.",
+        facts=_asked,
     ),
     "write in a transform": SituationRow(
         "A function inside of a torch.func transform writes in place ({op}) into a tensor that it "

@@ -9,6 +9,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from torchtap.failures.assignments import looped_over
+from torchtap.failures.catalogue.objects import typo_of_init
 from torchtap.failures.failure import UNNAMED, Details, Explanation, Failure
 from torchtap.failures.graph_cuts import without_grad
 from torchtap.failures.graph_reading import leaves_of
@@ -86,12 +88,23 @@ def _flag(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
 
 def _numpy(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     name, details = _tensor(failure)
+    whole, _, key = _element(failure).partition("[") if name == "self" else ("", "", "")
+    listed = whole if key.rstrip("]").isdigit() else ""
     return {
         "name": (_element(failure) or "tensor") if name == "self" else name,
         "details": details,
         "is_forward": _is_forward(failure),
         "is_elsewhere": not _is_forward(failure),
+        "listed": listed,
+        "is_kept": bool(listed) or _is_item(failure, name),
+        "is_single": not listed,
     }
+
+
+def _is_item(failure: Failure, name: str) -> bool:
+    """Return whether a name is given each item of a list, by a loop or a comprehension."""
+    frame = failure.user
+    return frame is not None and name.isidentifier() and looped_over(frame, name) is not None
 
 
 def _is_forward(failure: Failure) -> bool:
@@ -174,6 +187,20 @@ def _no_parameters(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         for name, value in vars(module).items()
         if not name.startswith("_") and _holds_modules(value)
     ]
+    hidden_names = [
+        f"{names.variable(module)}.{name}"
+        for _, module in names.modules()
+        for name, value in vars(module).items()
+        if not name.startswith("_") and _holds_modules(value)
+    ]
+    plain = [
+        f"self.{name}"
+        for _, module in names.modules()
+        for name, value in vars(module).items()
+        if isinstance(value, Tensor) and not hidden_names
+    ]
+    typos = (typo_of_init(type(one)) for _, one in names.models)
+    typo = next(filter(None, typos), "")
     details = (*(("found", one) for one in hidden[:3]), *(("without", one) for one in empty[:3]))
     used_up, frozen = _used_up(failure), without_grad(failure)
     is_filtered = bool(frozen) and not hidden and not empty and not used_up
@@ -181,7 +208,11 @@ def _no_parameters(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         "kind": type(failure.frames[-1].owner).__name__,
         "used_up": used_up,
         "frozen": frozen if is_filtered else "",
-        "is_hidden": not used_up and not is_filtered,
+        "lists": ", ".join(hidden_names),
+        "plain": ", ".join(plain),
+        "plain_first": plain[0] if plain else "",
+        "typo": typo,
+        "is_hidden": not any((used_up, is_filtered, typo, plain, hidden_names)),
         "details": details,
     }
 
@@ -243,8 +274,19 @@ SITUATIONS: dict[str, Situation] = {
             "Compute with PyTorch in place of numpy, if the output is made of it, as "
             "torch.stack(xs).sum(0) for np.sum(xs, 0): a detach would end the gradient here.",
         ),
-        "If the values alone are needed (a metric, a plot, a file): {name_it}.detach().numpy() "
-        "(.cpu() before it on a GPU).",
+        (
+            "is_kept",
+            "If a list keeps losses or metrics: append numbers where it is filled, loss.item().",
+        ),
+        (
+            "listed",
+            "If the values of its tensors alone are needed: [one.detach() for one in {listed}].",
+        ),
+        (
+            "is_single",
+            "If the values alone are needed (a metric, a plot, a file): {name_it}.detach().numpy() "
+            "(.cpu() before it on a GPU).",
+        ),
         (
             "is_elsewhere",
             "If a loss is computed from it: compute with PyTorch in place of numpy, through which "
@@ -287,10 +329,17 @@ SITUATIONS: dict[str, Situation] = {
             "No parameter of {frozen} requires grad, and those that do not were left out: set "
             "requires_grad_(True) on those that are to be trained, before.",
         ),
+        ("typo", "Call it __init__, with two underscores on each side: the class defines {typo}."),
+        ("lists", "Make modules of the lists: nn.ModuleList, or nn.ModuleDict, of {lists}."),
+        (
+            "plain",
+            "If {plain} is to be trained: make a parameter where it is assigned, {plain_first} = "
+            "nn.Parameter(...); the result of nn.Parameter(...).to(...) is a plain tensor.",
+        ),
         (
             "is_hidden",
-            "Keep submodules in nn.ModuleList, nn.ModuleDict or attributes, and tensors as "
-            "nn.Parameter: a plain list hides them, and nn.Parameter(...).to(...) is a tensor.",
+            "If it has layers: keep them in attributes, nn.ModuleList or nn.ModuleDict, since a "
+            "plain list hides them; tensors as nn.Parameter.",
         ),
         (
             "is_hidden",

@@ -17,6 +17,41 @@ from torchtap.failures.parsed_source import function_tree, written
 from torchtap.failures.situation_row import Situation, SituationRow, first_of
 
 
+def _of_worker(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    """Say of which kind an error is that a worker handed over as text."""
+    said = found[0].strip().splitlines()[-1]
+    kind = type(failure.error).__name__
+    is_key = isinstance(failure.error, KeyError)
+    is_place = is_key and said.lstrip("-").isdigit()
+    is_none = "NoneType" in said
+    return {
+        "kind": kind,
+        "said": said if not is_key else f"no key {said}",
+        "is_index": isinstance(failure.error, IndexError),
+        "is_place": is_place,
+        "is_name": is_key and not is_place,
+        "is_picture": is_none and ("shape" in said or "subscriptable" in said),
+        "is_none": is_none,
+    }
+
+
+def _of_loader(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    """Say which object holds the attribute that was asked of a loader or a subset."""
+    frame = failure.frames[-1]
+    node = getattr(frame.expression, "value", None)
+    held: Any = frame.value_of(node) if isinstance(node, ast.expr) else None
+    is_loader = found["kind"] == "DataLoader"
+    data = getattr(held, "dataset", None)
+    has_it = data is None or found["name"] in dir(data)
+    return {
+        "loader": written(node, frame.file) if isinstance(node, ast.Name) else "loader",
+        "is_subset": found["kind"] == "Subset",
+        "is_joined": found["kind"] == "ConcatDataset",
+        "is_loader": is_loader and has_it,
+        "is_batch": is_loader and not has_it,
+    }
+
+
 def _iterator(failure: Failure) -> str:
     """The iterator that next was called on, as it is written."""
     frame = failure.user
@@ -132,6 +167,46 @@ def _beyond(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
 
 
 SITUATIONS: dict[str, Situation] = {
+    "error in a worker": SituationRow(
+        "The data set raised {kind} in a worker of the DataLoader: {said}.",
+        (
+            "is_index",
+            "If __len__ counts more than the lists of the data set hold: return the length of the "
+            "list that __getitem__ takes its element of.",
+        ),
+        (
+            "is_index",
+            "If a list of that sample is too short, as an empty folder or a line with fewer "
+            "parts: check how it was filled.",
+        ),
+        (
+            "is_place",
+            "If a table of pandas was asked: take the row by its place, .iloc[index], or give it "
+            "new labels after a filter, .reset_index(drop=True).",
+        ),
+        (
+            "is_place",
+            "If a dict was asked, each key of which is a sample: held[list(held)[index]].",
+        ),
+        (
+            "is_name",
+            "If the sample has no such entry: check the names of files and columns that it is made "
+            "of; of a dict, held.get(key) gives None for it.",
+        ),
+        (
+            "is_picture",
+            "If a picture was read: cv2.imread gives None where the file is not there; check the "
+            "path.",
+        ),
+        (
+            "is_none",
+            "If it is an option, such as a transform: use it only if it is not None, or give it "
+            "where the data set is made.",
+        ),
+        "To see the sample: with num_workers=0 the error is raised in this process, and its note "
+        "names the values.",
+        facts=_of_worker,
+    ),
     "end of a loader": SituationRow(
         "{name} has given all its batches: an iterator ends after one round.",
         "If another round is to begin: make the iterator anew, {name} = iter(loader), where "
@@ -151,12 +226,13 @@ SITUATIONS: dict[str, Situation] = {
             "numbers subset.indices.",
         ),
         ("is_joined", "Read it of each: [one.{name} for one in joined.datasets]."),
-        ("is_loader", "Read it of the data set: loader.dataset.{name}."),
-        facts=lambda failure, found: {
-            "is_subset": found["kind"] == "Subset",
-            "is_joined": found["kind"] == "ConcatDataset",
-            "is_loader": found["kind"] == "DataLoader",
-        },
+        ("is_loader", "Read it of the data set: {loader}.dataset.{name}."),
+        (
+            "is_batch",
+            "If it is of the samples: of a batch, for x in {loader}: x.{name}, where x is a part "
+            "of it; or of the data set that the loader was made of.",
+        ),
+        facts=_of_loader,
     ),
     "key of a data set": SituationRow(
         "The DataLoader asks a data set for the samples 0 to len - 1, and {held} has no key {key}.",

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from torchtap.core.source_files import is_of_library
 from torchtap.failures.failure import Failure
 from torchtap.failures.parsed_source import written
 from torchtap.failures.situation_row import Situation, SituationRow
@@ -28,7 +29,7 @@ def _call(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     """The call inside that takes the argument; else nothing."""
     frame = failure.user
     node = None if frame is None else frame.expression
-    words = {"inner": "", "moved": "", **_taken_by(failure, found["name"])}
+    words: dict[str, Any] = {"inner": "", "moved": "", **_taken_by(failure, found["name"])}
     if frame is None or not isinstance(node, ast.Call):
         return words
     for one in node.args:
@@ -40,7 +41,7 @@ def _call(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     return words
 
 
-def _taken_by(failure: Failure, name: str) -> dict[str, str]:
+def _taken_by(failure: Failure, name: str) -> dict[str, Any]:
     """The arguments that the call takes, and the one whose name is nearly the one given."""
     frame = failure.user
     node = None if frame is None else frame.expression
@@ -51,10 +52,17 @@ def _taken_by(failure: Failure, name: str) -> dict[str, str]:
         names = []
     whole = {"learning_rate": "lr"}.get(name, name)
     starts = [one for one in names if one.startswith(whole)]
+    home = getattr(called, "__module__", None) or "torch"
+    code = getattr(getattr(called, "__init__", called), "__code__", None)
+    is_own = code is not None and not is_of_library(code.co_filename)
+    library = str(home).partition(".")[0]
     close = starts or difflib.get_close_matches(whole, names, n=1, cutoff=0.7)
     listed = ", ".join([*names[:12], *(["..."] if len(names) > 12 else [])])
     return {
         "close": close[0] if close else "",
+        "is_own": is_own,
+        "is_of_library": not is_own,
+        "library": "PyTorch" if library == "torch" else library,
         "listed": f" It takes ({listed})." if names else "",
     }
 
@@ -122,7 +130,12 @@ SITUATIONS: dict[str, Situation] = {
         ("close", "If {close} is meant: {close}=..."),
         ("inner", "Give it to {inner}, which takes it: {moved}."),
         "If it is not needed: leave it out.",
-        "If it is of another release of PyTorch: see help({call}) for the arguments of this one.",
+        ("is_own", "If {call} is to take it: add it to its parameters."),
+        (
+            "is_of_library",
+            "If it is of another release of {library}: see help({call}) for the arguments of this "
+            "one.",
+        ),
         facts=_call,
     ),
 }

@@ -59,7 +59,9 @@ def _assigned(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         "is_module": is_module,
         "is_buffer": not is_module,
         "kind": "module" if is_module else "buffer",
-        "is_function": is_module and callable(value),
+        "is_function": is_module and callable(value) and not isinstance(value, type),
+        "is_class": is_module and isinstance(value, type),
+        "is_tensor": is_module and isinstance(value, Tensor),
     }
 
 
@@ -94,6 +96,29 @@ def _pickled(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         "is_object": not name,
         "is_worker": not is_file
         and any(isinstance(one.owner, DataLoader) for one in failure.frames),
+    }
+
+
+def _norm(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    """Say where the norm stands that was to be taken off: a parametrization, or a module inside."""
+    held = failure.frames[-1].frame.f_locals
+    module = held.get("module")
+    tensor = found["name"] or found["tensor"]
+    is_module = isinstance(module, nn.Module)
+    tables = getattr(module, "parametrizations", {}) if is_module else {}
+    computed = [type(one).__name__ for one in tables[tensor]] if tensor in tables else []
+    inner = list(module.named_modules())[1:] if isinstance(module, nn.Module) else []
+    normed = [
+        name for name, one in inner
+        if one._forward_pre_hooks or hasattr(one, "parametrizations")
+    ]  # fmt: skip
+    return {
+        "what": found["norm"] or "a parametrization",
+        "kind": found["kind"] or found["other"],
+        "tensor": tensor,
+        "computed": ", ".join(computed).lstrip("_"),
+        "module": failure.called(module, "module"),
+        "inside": ", ".join(normed[:3]),
     }
 
 
@@ -140,6 +165,12 @@ SITUATIONS: dict[str, Situation] = {
     ),
     "no module or buffer": SituationRow(
         "The {kind} {name!r} was to be replaced by {given}.",
+        (
+            "is_tensor",
+            "If it is what the module returned: give it a name of its own, out = self.{name}(...), "
+            "so that the module stays.",
+        ),
+        ("is_class", "Make an object of the class: self.{name} = ...(), with its arguments."),
         ("is_function", "Make a module of it: a class with a forward that calls it."),
         ("is_module", "Give a module, or None to take it away; keep other values by another name."),
         (
@@ -208,6 +239,28 @@ SITUATIONS: dict[str, Situation] = {
         "it.",
         "Return a tensor of the same shape from its forward.",
         "Allow another shape: register_parametrization(..., unsafe=True).",
+    ),
+    "modules of a dict": SituationRow(
+        "nn.ModuleDict takes a dict of modules by name, and got a list.",
+        "Give each a name: nn.ModuleDict({{'first': ..., 'last': ...}}).",
+        "If they have numbers alone: nn.ModuleList of the list.",
+    ),
+    "norm that is not there": first_of(
+        SituationRow(
+            "{what} was to be taken off {kind}, which has {tensor} by a parametrization "
+            "({computed}), as torch.nn.utils.parametrizations makes it.",
+            "Take that off: torch.nn.utils.parametrize.remove_parametrizations({module}, "
+            "{tensor!r}).",
+            when="computed",
+        ),
+        SituationRow(
+            "{what} was to be taken off {kind}, whose {tensor} has none.",
+            ("inside", "It stands further in: take it off {inside}."),
+            "If it may have been taken off before, or never applied: ask first, if "
+            "torch.nn.utils.parametrize.is_parametrized(module), or hasattr(module, "
+            "'{tensor}_g') of the older weight_norm.",
+        ),
+        facts=_norm,
     ),
     "pruned nothing": SituationRow(
         "{name} of this module is not pruned.",

@@ -52,7 +52,9 @@ def _attribute(failure: Failure, found: re.Match[str]) -> Explanation:
         return made
     if isinstance(owner, nn.Module) and hasattr(Tensor, name) and not made:
         kind = type(owner).__name__
+        backward = ["backward is of a loss: loss.backward(), a tensor computed from the output."]
         ways = [
+            *(backward if name == "backward" else ()),
             f"If {where or kind} was made with tensors, {kind}(x): make it first, then call it, "
             f"{kind}()(x).",
             f"If it is the module that is to be called: give its output, module(x).{name}.",
@@ -169,7 +171,10 @@ def _made_in_place_of_called(failure: Failure, owner: Any, name: str) -> Explana
         return None
     variable = failure.called(owner)
     for one in assignments_of(frame, variable) if variable else ():
-        if isinstance(one.value, ast.Call) and one.value.args:
+        args = one.value.args if isinstance(one.value, ast.Call) else []
+        values = [frame.value_of(part) for part in args]
+        is_given = any(isinstance(part, Tensor) or part is MISSING for part in values)
+        if isinstance(one.value, ast.Call) and is_given:
             kind = written(one.value.func, frame.file)
             given = ", ".join(written(part, frame.file) for part in one.value.args)
             return Explanation(

@@ -96,6 +96,11 @@ def _beside(frame: TracebackFrame, name: str, line: int) -> str:
     return fitting[0] if len(fitting) == 1 else ""
 
 
+def _are_numbers(value: object) -> bool:
+    is_list = type(value) in (list, tuple) and bool(value)
+    return is_list and all(type(one) in (int, float, list, tuple) for one in value)  # type: ignore[attr-defined]
+
+
 def _tuple(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     """The value that is no tensor, and which of its parts is one."""
     frame = failure.frames[-1]
@@ -118,6 +123,7 @@ def _tuple(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         "name": name,
         "numbered": numbered,
         "part": f"{name}[{fitting[0]!r}]" if fitting and not numbered else "",
+        "is_numbers": _are_numbers(value),
         "maker": "" if maker is None else f", which {failure.names.module(maker)} returned",
     }
 
@@ -152,6 +158,7 @@ SITUATIONS: dict[str, Situation] = {
         "{name} is a {kind}{maker}, and a tensor is needed.",
         ("numbered", "It is the batch, and enumerate counts: name its parts, {numbered}."),
         ("part", "Take the tensor out of it: {part}."),
+        ("is_numbers", "Make a tensor of it: torch.tensor({name})."),
         facts=_tuple,
     ),
 }

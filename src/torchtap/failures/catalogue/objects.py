@@ -154,11 +154,15 @@ def _made(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     given = ", ".join(written(one, frame.file) for one in getattr(node, "args", []))
     is_call = any(isinstance(one, Tensor) for one in values)
     is_super = text.startswith("super(")
+    kind = frame.value_of(node.func) if isinstance(node, ast.Call) else None
+    is_container = kind in (nn.ModuleList, nn.ModuleDict, nn.ParameterList)
     is_unknown = any(one is MISSING for one in values) and not is_call and not is_super
+    is_unknown = is_unknown and not is_container
     return {
         "is_call": is_call or is_unknown,
         "is_super": is_super,
-        "is_other": not is_call and not is_super,
+        "is_container": is_container,
+        "is_other": not is_call and not is_super and not is_container,
         "typo": typo_of_init(frame.value_of(node.func)) if isinstance(node, ast.Call) else "",
         "if_inputs": "If these are its inputs, make" if is_unknown else "Make",
         "text": text,
@@ -249,7 +253,7 @@ def _unpacked(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     }
 
 
-_WORDS = ("head", "base", "first", "last", "split", "single", "pair", "maker", "is_own")
+_WORDS = ("grey", "head", "base", "first", "last", "split", "single", "pair", "maker", "is_own")
 
 
 def _targets(failure: Failure, kind: str, value: Any, wanted: int) -> dict[str, Any]:
@@ -267,7 +271,8 @@ def _targets(failure: Failure, kind: str, value: Any, wanted: int) -> dict[str, 
         words["base"] = written(base, frame.file) if base is not None else "x"
         words["looks"] = f"{len(size)} dimensions ({', '.join(map(str, size))})"
         tail = names[-2:] if len(size) > 1 else names[-1:]
-        words["last"] = f"*_, {', '.join(tail)} = {words['source']}"
+        words["grey"] = not isinstance(value, Tensor) and (len(size), wanted) == (2, 3)
+        words["last"] = "" if words["grey"] else f"*_, {', '.join(tail)} = {words['source']}"
         words["first"] = isinstance(value, Tensor) and wanted == len(size) + 1
     if kind == "call":
         words |= {"maker": failure.names.module(value), **_returned(value, names)}
@@ -410,6 +415,7 @@ SITUATIONS: dict[str, Situation] = {
         "{text} takes {own} arguments where it is made, and was given {count}.",
         ("typo", "Call it __init__, with two underscores on each side: the class defines {typo}."),
         ("is_call", "{if_inputs} the module first, then call it: {text}()({given_text})."),
+        ("is_container", "Put them into a list: {text}([{given_text}])."),
         ("is_super", "Leave the arguments out: super().__init__()."),
         ("is_other", "Give __init__ the parameters: def __init__(self, ...)."),
         facts=_made,
@@ -446,7 +452,12 @@ SITUATIONS: dict[str, Situation] = {
                 "If it lacks the dimension of the batch: {base}.unsqueeze(0); if that of the "
                 "channels, as a grey picture does: {base}.unsqueeze(1).",
             ),
-            "If the last ones alone are meant: {last}.",
+            (
+                "grey",
+                "If it is a grey picture, which has no channels: give it one, {base}[..., None]; "
+                "or read all with three colours, Image.open(path).convert('RGB').",
+            ),
+            ("last", "If the last ones alone are meant: {last}."),
             "Give a name for each of its dimensions.",
             when="is_shape",
         ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import difflib
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -52,6 +53,42 @@ def _optimizer(failure: Failure) -> str:
     node = None if failure.user is None else failure.user.expression
     called = node.func if isinstance(node, ast.Call) else None
     return ast.unparse(called.value) if isinstance(called, ast.Attribute) else "optimizer"
+
+
+def _no_member(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    """Say what was asked of an optimizer: a rate, the backward of a loss, or another member."""
+    frame, name = failure.frames[-1], found["name"]
+    node = getattr(frame.expression, "value", None)
+    held = frame.value_of(node) if node is not None else None
+    is_rate = name in ("lr", "get_lr", "learning_rate", "get_last_lr")
+    groups = held.param_groups if isinstance(held, Optimizer) else []
+    options = groups[0] if groups else {}
+    close = difflib.get_close_matches(name, [one for one in dir(held) if one[:1] != "_"], n=1)
+    is_backward = name == "backward"
+    is_option = not is_rate and name in options
+    return {
+        "optimizer": ast.unparse(node) if isinstance(node, ast.AST) else "optimizer",
+        "is_rate": is_rate,
+        "is_backward": is_backward,
+        "is_option": is_option,
+        "close": close[0] if close and not (is_rate or is_backward or is_option) else "",
+    }
+
+
+def _skipped(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    """The line of a ``continue`` between unscale_ and update, which leaves the update out."""
+    frame = failure.user
+    loop = None if frame is None else frame.loop
+    nodes = list(ast.walk(loop)) if loop is not None else []
+    calls = [one for one in nodes if isinstance(one, ast.Call)]
+    updates = [one.lineno for one in calls if getattr(one.func, "attr", "") == "update"]
+    first = 0 if frame is None else frame.line
+    lines = [
+        one.lineno
+        for one in nodes
+        if isinstance(one, ast.Continue) and updates and first < one.lineno < max(updates)
+    ]
+    return {"skips": f"The continue in line {lines[0]}" if lines else ""}
 
 
 def _lacking(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
@@ -119,6 +156,7 @@ SITUATIONS: dict[str, Situation] = {
         "learning rate that it began with ('initial_lr').",
         "Make the scheduler without last_epoch, then load what was saved: "
         "optimizer.load_state_dict(...), scheduler.load_state_dict(...).",
+        "If a training begins anew: last_epoch=-1, which is the default.",
         "If nothing was saved, give each group the rate that the training began with: "
         "group['initial_lr'] = group['lr'].",
         facts=_last_epoch,
@@ -134,8 +172,26 @@ SITUATIONS: dict[str, Situation] = {
     "unscaled twice": SituationRow(
         "The gradients of this optimizer were unscaled already since scaler.update(): once more "
         "would divide them again.",
-        "Call scaler.unscale_(optimizer) once for each scaler.step(optimizer), after the last "
-        "backward that adds to the gradients.",
+        (
+            "skips",
+            "{skips} leaves scaler.update() out in a round that does not step: call it there, too.",
+        ),
+        "If gradients of several batches are added up: call scaler.unscale_(optimizer) in the "
+        "round alone that steps, after its backward.",
+        "If a round calls it twice, as for clipping and for a norm: once is enough.",
+        facts=_skipped,
+    ),
+    "member of an optimizer": SituationRow(
+        "{kind} is an optimizer, and has no {name!r}.",
+        ("is_rate", "Its options stand in groups: {optimizer_it}.param_groups[0]['lr']."),
+        ("is_rate", "Of a scheduler: scheduler.get_last_lr()."),
+        ("is_backward", "backward is of a loss: loss.backward(), then {optimizer_it}.step()."),
+        (
+            "is_option",
+            "If it is an option, such as {name!r}: {optimizer_it}.param_groups[0][{name!r}].",
+        ),
+        ("close", "Did you mean {close!r}?"),
+        facts=_no_member,
     ),
     "stepped twice": SituationRow(
         "scaler.step(optimizer) was called already since scaler.update().",

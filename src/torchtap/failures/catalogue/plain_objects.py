@@ -23,6 +23,7 @@ from torchtap.failures.traceback_frame import MISSING, TracebackFrame
 
 _OF_TORCH = (Tensor, nn.Module, Optimizer, LRScheduler, DataLoader, Dataset)
 _KINDS = ("str", "int", "float", "bool", "list", "dict", "tuple", "module", "_IncompatibleKeys")
+_OF_PYTHON = {name for kind in (str, list, dict, set, tuple) for name in dir(kind)}
 _ALREADY = ("cpu", "detach", "numpy")
 """Methods that make an array of a tensor, step by step: an array needs none of them."""
 
@@ -79,7 +80,8 @@ def reads_no_member(failure: Failure) -> bool:
         return hasattr(Tensor, name)
     held: Any = last.value_of(last.expression.value)
     is_key = type(held) is dict and name in held and _tensors(held)
-    is_member = any(hasattr(one, name) for one in _OF_TORCH)
+    # A method of another class of Python, as add of a list, is a slip that has to do with none.
+    is_member = name not in _OF_PYTHON and any(hasattr(one, name) for one in _OF_TORCH)
     is_picture = _is_read_from_file(last, last.expression.value)
     return bool(is_key or is_member or is_picture) and is_about_torch(failure)
 
@@ -352,7 +354,7 @@ _NONE_ROWS = (
     SituationRow(
         "{text} is None, which is the default of {name} in {taker}.",
         "Give it: {taker}(..., {name}=...).",
-        "If it may be left out: use it only if {text} is not None.",
+        "If it may be left out: use it only if {text_it} is not None.",
         when="taker",
     ),
     SituationRow(
@@ -362,7 +364,7 @@ _NONE_ROWS = (
     ),
 )
 _UNKNOWN = (
-    "If it may be missing: use it only if {text} is not None.",
+    "If it may be missing: use it only if {text_it} is not None.",
     "If not: check what gave None, such as a function without return, or an option that is off.",
 )
 
@@ -392,14 +394,14 @@ SITUATIONS: dict[str, Situation] = {
         SituationRow(
             "{text} is a module of Python, a file, and was called.",
             ("inside", "Name the function or class in it: {inside}, or {whole}."),
-            "If a function of it is meant: {text}.name(...).",
+            "If a function of it is meant: {text_it}.name(...).",
             when="whole",
         ),
         SituationRow(
             "{text} is of type {kind}{shown}{line} and no function, and was called.",
             ("is_loader", "Go through it: for batch in {text}; one batch: next(iter({text}))."),
             ("is_torch", "Call a method of it, such as step of an optimizer, or read an element."),
-            ("is_items", "If an element is meant: {text}[...]."),
+            ("is_items", "If an element is meant: {text_it}[...]."),
             (
                 "is_text",
                 "If the text names a function or class: give that itself, as by "
@@ -435,7 +437,7 @@ SITUATIONS: dict[str, Situation] = {
         ),
         SituationRow(
             "{text} is a {kind}, and was not called.",
-            "Call it: {text}().{asked}.",
+            "Call it: {text_it}().{asked}.",
             when="is_function",
         ),
         SituationRow(
@@ -460,10 +462,10 @@ SITUATIONS: dict[str, Situation] = {
             ("first", "If its first part is meant: {first}."),
             ("one", "Call it of the loss: {one}.backward()."),
             ("part", "Take the tensor that is meant out of it: {part}."),
-            ("value_of_key", "It is a key of the dict: take its value, {value_of_key}.{asked}."),
+            ("value_of_key", "It is a key of the dict: take its value, {value_of_key_it}.{asked}."),
             (
                 "is_text",
-                "If texts stand among tensors, leave them as they are: {text}.{asked}(...) if "
+                "If texts stand among tensors, leave them as they are: {text_it}.{asked}(...) if "
                 "isinstance({text}, torch.Tensor) else {text}.",
             ),
             (

@@ -66,12 +66,13 @@ def _nested(failure: Failure, given: ast.expr | None) -> str:
 
 
 def _state_of(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    name, kind = first_argument(failure), found["given"].rpartition(".")[2]
+    name, kind = first_argument(failure), found["given"].rpartition(".")[2].strip("'<>")
     is_path = kind in ("str", "PosixPath", "Path", "BytesIO")
     return {
         "name": name,
         "is_path": is_path,
-        "is_other": not is_path,
+        "is_method": kind in ("method", "function"),
+        "is_other": not is_path and kind not in ("method", "function"),
         "state": f"{grouped(name)}.state_dict()",
     }
 
@@ -79,14 +80,19 @@ def _state_of(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
 def _sequential(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     kind = found["kind"]
     name = kind.rpartition(".")[2]
+    held = failure.frames[-1].frame.f_locals
+    value = next((held[one] for one in ("module", "value") if one in held), None)
     layers = {"relu": "nn.ReLU()", "tanh": "nn.Tanh()", "sigmoid": "nn.Sigmoid()"}
     layer = layers.get(name, "")
+    is_list = kind in ("list", "tuple") or "genexpr" in kind or kind == "generator"
+    is_class = isinstance(value, type)
+    is_tensor = isinstance(value, Tensor)
+    known = {"is_list": is_list, "is_class": is_class, "is_tensor": is_tensor, "layer": layer}
     return {
-        "short": name,
-        "is_list": kind in ("list", "tuple"),
-        "layer": layer,
-        "whole": first_argument(failure),
-        "is_other": kind not in ("list", "tuple") and not layer,
+        **known,
+        "short": f"the class {name}" if is_class else "a generator" if "genexpr" in kind else name,
+        "made": f"{name}()",
+        "is_other": not any(known.values()),
     }
 
 
@@ -179,6 +185,21 @@ def _drawn(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     return {"sampler": type(held.get("self")).__name__ if has_samples else ""}
 
 
+def _lengths(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    """The lengths that were given, their sum, and how the last one is the rest."""
+    held = failure.frames[-1].frame.f_locals
+    data: Any = held.get("dataset")
+    lengths = held.get("lengths")
+    if not isinstance(lengths, list | tuple) or not hasattr(data, "__len__"):
+        return {"sums": "", "rest": ""}
+    lacking = len(data) - sum(lengths)
+    first = ", ".join(map(str, lengths[:-1]))
+    return {
+        "sums": f": {' + '.join(map(str, lengths))} is {sum(lengths)}, for {len(data)}",
+        "rest": f"len(dataset) - {first.replace(', ', ' - ')}" if 0 < lacking < 5 else "",
+    }
+
+
 def _alone(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     """Say what needs a process group: a sampler, a wrapper, a norm, or another call."""
     frame = failure.user
@@ -240,12 +261,27 @@ SITUATIONS: dict[str, Situation] = {
     "state of a module": SituationRow(
         "load_state_dict takes a state, a dict of tensors by name, and got {given}.",
         ("is_path", "Load the file first: load_state_dict(torch.load({name}))."),
+        (
+            "is_method",
+            "Call the method, which was given itself: {name}(). If the file holds it: save "
+            "model.state_dict(), with its parentheses.",
+        ),
         ("is_other", "If {name} is a module: give its state, {state}."),
         facts=_state_of,
     ),
     "member of a sequential": SituationRow(
         "A container of modules takes modules alone, and got {short}.",
-        ("is_list", "Unpack the list: nn.Sequential(*{whole})."),
+        (
+            "is_list",
+            "Unpack it with a star where it stands, as in nn.Sequential(first, *layers); behind a "
+            "container that is there already: net.extend(layers).",
+        ),
+        ("is_class", "Make an object of the class: {made}, with its arguments."),
+        (
+            "is_tensor",
+            "If it is to be trained: make a parameter, self.name = nn.Parameter(tensor). If not: "
+            "self.register_buffer(name, tensor).",
+        ),
         ("layer", "Use the module of that function: {layer}."),
         ("is_other", "Make a module of it: a class with a forward that calls it."),
         facts=_sequential,
@@ -345,8 +381,14 @@ SITUATIONS: dict[str, Situation] = {
         about="tensors",
     ),
     "lengths of a split": SituationRow(
-        "The lengths of random_split have another sum than the data set has samples.",
-        "Give lengths of that sum, or shares: random_split(dataset, [0.8, 0.2]).",
+        "The lengths of random_split have another sum than the data set has samples{sums}.",
+        (
+            "rest",
+            "If they are shares that int(...) cut off: give the last one the rest, {rest}.",
+        ),
+        "If shares are meant: random_split(dataset, [0.8, 0.2]), which gives the rest out.",
+        "If lengths are meant: give lengths of that sum, len(dataset).",
+        facts=_lengths,
     ),
     "order of a sampler": SituationRow(
         "A DataLoader was given a sampler and shuffle=True, which is a sampler of its own.",

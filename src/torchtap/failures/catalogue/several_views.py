@@ -74,7 +74,8 @@ def _ways(failure: Failure, operand: Operand, loop: _Loop | None, name: str) -> 
         if new:
             end = "" if is_used else " Hand it back to where it is read."
             return (compute + end, _BY_INDEX)
-        if base != name:  # To assign to a part of it is a write too.
+        # To assign to a part of it is a write too, and the operand is then the whole.
+        if base != name or isinstance(statement, ast.Assign):
             return (f"Write into a clone: {replaced(base, 'clone()')} before the write.", _BY_INDEX)
         return (_BY_INDEX,)
     if loop.value is not None and loop.value.is_leaf and loop.value.requires_grad:

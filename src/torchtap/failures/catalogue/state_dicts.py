@@ -73,9 +73,9 @@ def _common(failure: Failure, missing: Sequence[str]) -> int:
 
 
 _NORMS = (
-    ("_g", "_v", "torch.nn.utils.weight_norm", "torch.nn.utils.remove_weight_norm"),
-    ("_orig", "_u", "torch.nn.utils.spectral_norm", "torch.nn.utils.remove_spectral_norm"),
-    ("_orig", "_mask", "torch.nn.utils.prune", "torch.nn.utils.prune.remove"),
+    ("g", "v", "torch.nn.utils.weight_norm", "torch.nn.utils.remove_weight_norm"),
+    ("orig", "u", "torch.nn.utils.spectral_norm", "torch.nn.utils.remove_spectral_norm"),
+    ("orig", "mask", "torch.nn.utils.prune", "torch.nn.utils.prune.remove"),
 )
 
 
@@ -85,8 +85,9 @@ def _normed(missing: Sequence[str], unexpected: Sequence[str]) -> Mapping[str, s
     for names, others, word in ((unexpected, missing, "split"), (missing, unexpected, "joined")):
         plain, known = set(others), set(names)
         for first, second, by, undo in _NORMS:
-            whole = [one.removesuffix(first) for one in names if one.endswith(first)]
-            fitting = [one for one in whole if one in plain and f"{one}{second}" in known]
+            end = f"_{first}"
+            whole = [one.removesuffix(end) for one in names if one.endswith(end)]
+            fitting = [one for one in whole if one in plain and f"{one}_{second}" in known]
             if fitting:
                 return {**words, word: fitting[0], "by": by, "undo": undo}
         front = [one.replace("parametrizations.", "").removesuffix(".original0") for one in names]
