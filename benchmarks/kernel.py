@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -155,6 +156,26 @@ def one_call(rounds: int) -> list[Result]:
         Result(f"tt.measure of float32[1,000], {way}", "torch.sum", [before, one], limit)
         for (way, (_, limit)), one in zip(ways.items(), ours, strict=True)
     ]
+
+
+def many_in_one_call(rounds: int) -> list[Result]:
+    """``tt.measure`` of a thousand small tensors together, beside one call for each."""
+    tensors = list(torch.randn(1_000, 1_000))
+    rows = []
+    for histogram in (False, True):
+        each = partial(measure_each, tensors, histogram)
+        together = partial(tt.measure, tensors, histogram=histogram)
+        times = in_turns([each, together], rounds=rounds, numel=1_000_000)
+        way = "with histogram" if histogram else "histogram=False"
+        name = f"tt.measure of 1,000 x float32[1,000], {way}"
+        rows.append(Result(name, "one call each", times, "< 1x"))
+    return rows
+
+
+def measure_each(tensors: Sequence[Tensor], histogram: bool) -> None:
+    """One call for each."""
+    for tensor in tensors:
+        tt.measure(tensor, histogram=histogram)
 
 
 def other_values(rounds: int) -> list[Result]:
@@ -321,6 +342,7 @@ def page(tables: Mapping[str, Sequence[Result]], command: str) -> str:
 MEASURED = (
     float32_by_size,
     one_call,
+    many_in_one_call,
     other_values,
     other_dtypes,
     halves_by_bytes,

@@ -194,6 +194,10 @@ def _raise(error: BaseException) -> Any:
         lambda x: list(range(3))[5],
         lambda x: None.norm(),  # type: ignore[attr-defined]
         lambda x: x + "a" if x is None else len(5),  # type: ignore[arg-type]
+        lambda x: [1].add(x),  # type: ignore[attr-defined]
+        lambda x: {"a": x}.append(x),  # type: ignore[attr-defined]
+        lambda x: "a".rate,  # type: ignore[attr-defined]
+        lambda x: (None, x)[0].split(),  # type: ignore[attr-defined]
         lambda x: 1 / 0,
         lambda x: (_ for _ in ()).throw(KeyError("k")),
         lambda x: _raise(KeyboardInterrupt()),

@@ -7,9 +7,11 @@ tests of ``capture/`` compare each with it, whichever is in use.
 from __future__ import annotations
 
 import random
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -76,7 +78,9 @@ def outcome(
         for _ in range(NUM_STEPS):
             program(model, w)
             w.step()
-        return measured(w) | {"tallies": tallies(w), "absent": [repr(one) for one in w.absent]}
+        notes = w._engine.calls.num_entries, repr(replace(w.run.meta, created=""))
+        absent = [repr(one) for one in w.absent]
+        return measured(w) | {"tallies": tallies(w), "absent": absent, "notes": notes}
 
 
 def assert_equal(
@@ -178,15 +182,41 @@ def gpt() -> nn.Module:
 @pytest.mark.parametrize("make_sink", [tt.Stats, tt.Memory])
 def test_most_calls_of_a_training_are_taken_natively(make_sink: Callable[[], Any]) -> None:
     """Else the rest of this file would compare Python with itself."""
-    model, seen = gpt(), list[Any]()
-    with tt.watch(model, WHERE, to=make_sink()) as w:
-        hooks: list[Any] = [h for m in model.modules() for h in m._forward_hooks.values()]
+    model = gpt()
+    with tt.watch(model, WHERE, to=make_sink()):
+        hooks = [h for m in model.modules() for h in m._forward_hooks.values()]
+        entered = list(model._forward_pre_hooks.values())
         for _ in range(2):
             train(model, TOKENS)
-        others = [h for h in hooks if not isinstance(h, NativeHook)]
-        seen.append(w._engine.hooks.taps[""])
-    assert len(hooks) - len(others) == len(list(model.modules())) - 1
-    assert [hook.tap for hook in others] == seen
+    assert len(hooks) == len(list(model.modules()))
+    assert all(isinstance(hook, NativeHook) for hook in (*hooks, *entered))
+
+
+def functions_called(action: Callable[[], object]) -> set[str]:
+    """Return the names of the functions of Python that something calls."""
+    found = set[str]()
+    sys.setprofile(lambda frame, *_: found.add(frame.f_code.co_qualname))
+    try:
+        action()
+    finally:
+        sys.setprofile(None)
+    return found
+
+
+@pytest.mark.parametrize("make_sink", [tt.Stats, tt.Memory])
+def test_calls_of_the_model_itself_are_followed_natively(make_sink: Callable[[], Any]) -> None:
+    model = gpt()
+    with tt.watch(model, WHERE, to=make_sink()) as w:
+        called = []
+        for _ in range(3):
+            called.append(functions_called(lambda: model(TOKENS)))
+            w.step()
+        model.eval()
+        called.append(functions_called(lambda: model(TOKENS)))
+    by_python = {"WatchedCalls.enter", "WatchedCalls.leave"}
+    first, *_, last, in_eval = (by_python & own for own in called)
+    assert "WatchedCalls.enter" in first
+    assert (last, in_eval) == (set(), by_python)
 
 
 @pytest.mark.parametrize(
@@ -212,6 +242,13 @@ def test_modules_of_which_more_is_wanted_leave_the_same(monkeypatch: pytest.Monk
 def conv() -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(inplace=True), nn.Flatten())
+
+
+def head() -> nn.Module:
+    """Returns no view: its own calls are plain too."""
+    torch.manual_seed(0)
+    pooled = nn.AdaptiveAvgPool2d(2), nn.Flatten()
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), *pooled, nn.Linear(16, 5))
 
 
 def image(rows: int = 2, size: int = 8) -> torch.Tensor:
@@ -305,7 +342,64 @@ def gradients_given(model: nn.Module, w: tt.Watch) -> None:
     given.zero_()
 
 
+def raised(model: nn.Module, w: tt.Watch) -> None:
+    train(model, image())
+    with pytest.raises(RuntimeError):
+        model(image()[:, :2])
+    train(model, image())
+
+
+def interrupted(model: nn.Module, w: tt.Watch) -> None:
+    """Forward hooks are not called after it, so the model's call is never left."""
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    handle = model.get_submodule("1").register_forward_pre_hook(stop)
+    with pytest.raises(KeyboardInterrupt):
+        model(image())
+    handle.remove()
+    train(model, image())
+    train(model, image())
+
+
+def backward_failed(model: nn.Module, w: tt.Watch) -> None:
+    def stop(_: object) -> None:
+        raise RuntimeError("stop")
+
+    x = image().requires_grad_()
+    x.register_hook(stop)
+    with pytest.raises(RuntimeError, match="stop"):
+        train(model, x)
+    train(model, image())
+
+
+def inside_itself(model: nn.Module, w: tt.Watch) -> None:
+    """A call of the model inside another."""
+    calls = iter([True])
+
+    def call(*_: object) -> None:
+        if next(calls, False):
+            model(image(1))
+
+    handle = model.get_submodule("1").register_forward_pre_hook(call)
+    train(model, image())
+    handle.remove()
+    train(model, image())
+
+
+def mode_changes(model: nn.Module, w: tt.Watch) -> None:
+    train(model, image())
+    train(model.eval(), image())
+    train(model.train(), image())
+
+
 PROGRAMS = [
+    raised,
+    interrupted,
+    backward_failed,
+    inside_itself,
+    mode_changes,
     shapes_vary,
     channels_last,
     dtypes_vary,
@@ -369,11 +463,12 @@ def test_memory_of_the_caller_and_of_the_model_is_kept_the_same(
     assert_kept_equal(monkeypatch, build, program, make_sink)
 
 
+@pytest.mark.parametrize("build", [conv, head], ids=lambda build: build.__name__)
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 def test_a_program_that_is_not_plain_leaves_the_same(
-    program: Program, monkeypatch: pytest.MonkeyPatch
+    program: Program, build: Callable[[], nn.Module], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert_equal(monkeypatch, conv, program)
+    assert_equal(monkeypatch, build, program)
 
 
 def views_overwritten() -> nn.Module:

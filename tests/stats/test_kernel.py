@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, example, given, settings, strategies as st
 
 import torchtap as tt
 from torchtap.stats.kernels import native
+from torchtap.stats.statistics import NUM_TENSORS
 
 if not native.available():
     pytest.skip("the native kernel was not built", allow_module_level=True)
@@ -755,11 +756,17 @@ def test_a_binary_of_other_sources_says_build_again() -> None:
 
 def _listed(lists: native.SparseLog) -> dict[int, torch.Tensor]:
     """Full histograms by owner, of what was listed."""
-    owners, drained = native.TakenBlock(0, 0, lists).lists()
-    lists.clear()
+    rows, blocks, closed = empty_rows(20).numpy(), native.TableBlocks(), list[Any]()
+    rows[:, NUM_TENSORS] = 1
+    blocks.add_block(rows, None, lists)
+    for owner in range(20):
+        blocks.add_row(owner, owner)
+    blocks.close(closed)
     found = np.zeros((20, NUM_BINS), dtype=np.int64)
-    native.add_lists(drained, [found[:10], found[10:]], owners)
-    return {int(owner): torch.from_numpy(found[owner]) for owner in owners}
+    for listed in native.read_closed(closed)[1]:
+        native.add_lists(listed.drained, [found[:10], found[10:]], listed.places)
+    owners = {int(owner) for one in native.read_closed(closed)[1] for owner in one.places}
+    return {owner: torch.from_numpy(found[owner]) for owner in owners}
 
 
 def test_lists_hold_what_the_histogram_would_and_the_rest_goes_there() -> None:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -191,6 +192,44 @@ def test_merging_is_associative_and_commutative() -> None:
 def test_means_at_both_ends_of_float64_have_a_mean_between() -> None:
     ends = [torch.tensor([sign * 1e308], dtype=torch.float64) for sign in (1, -1)]
     assert measure_all(ends).mean == tt.measure(torch.cat(ends)).mean == 0
+
+
+MANY = {
+    "alike": [sample_of(torch.float32, (9, 5), seed) for seed in range(7)],
+    "of several shapes and dtypes": [
+        sample_of(dtype, (size,), size)
+        for size, dtype in enumerate((torch.float16, torch.float64, torch.int32, torch.bool), 3)
+    ],
+    "plain ones and others": [
+        sample_of(torch.float32, (4, 6)),
+        sample_of(torch.float32, (6, 4)).T,
+        torch.zeros(0),
+        sample_of(torch.float32, (70_001,)),
+        torch.randn(5, dtype=torch.complex64),
+        torch.tensor([math.nan, math.inf, -0.0, 1e-42]),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", MANY)
+@pytest.mark.parametrize("histogram", [True, False])
+def test_many_in_one_call_are_each_of_them_merged(name: str, histogram: bool) -> None:
+    tensors = MANY[name]
+    together = tt.measure((one for one in tensors), histogram=histogram)
+    merged = reduce(Statistics.merge, (tt.measure(one, histogram=histogram) for one in tensors))
+    assert together.numbers() == pytest.approx(merged.numbers(), rel=1e-12, nan_ok=True)
+    for fact in ("num_tensors", "dtype", "shape", "nbytes", "zeros", "subnormal"):
+        assert getattr(together, fact) == getattr(merged, fact), fact
+    assert set(together.notes) == set(merged.notes)
+    if histogram:
+        assert together.histogram.bins.tolist() == merged.histogram.bins.tolist()
+        assert together.histogram.counts.tolist() == merged.histogram.counts.tolist()
+
+
+def test_tensors_that_measuring_others_gives_are_measured_as_they_are() -> None:
+    pairs = [[torch.full((3,), float(one)), torch.full((2,), -1.0)] for one in range(4)]
+    sizes = tt.measure(torch.tensor([tt.measure(pair).l1]) for pair in pairs)
+    assert sizes.l1 == sum(3 * one + 2 for one in range(4))
 
 
 def test_an_empty_part_changes_nothing() -> None:

@@ -44,6 +44,10 @@ class Listener(Countable, Protocol):
     gradients: Gradients
     emit: Callable[[Record], None]
 
+    @property
+    def is_entered_plainly(self) -> bool:
+        """Return whether nothing is taken as the model is entered."""
+
     def enter(
         self, tap: Tap, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> None:

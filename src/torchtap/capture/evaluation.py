@@ -50,6 +50,7 @@ class Evaluations:
         self._num_told = 0
         self._early: Counter[Tap] = Counter()
         self.graph = _Graph()
+        self._have_graphs = False
 
     def phase(self, tap: Tap, *, trains: bool, evaluates: bool = False) -> str:
         """Return the phase of an outermost call.
@@ -89,6 +90,7 @@ class Evaluations:
 
     def begin_graph(self, *, trains: bool, evaluates: bool) -> None:
         """Note that a compiled graph enters the model."""
+        self._have_graphs = True
         self.graph.phase = self.phase(self._root, trains=trains, evaluates=evaluates)
 
     def end_graph(self) -> None:
@@ -107,12 +109,15 @@ class Evaluations:
 
     def end_step(self, step: int) -> None:
         """End the step, and note which of its evaluations came too early to be told."""
-        self._busy.discard(-threading.get_ident())
-        self.graph.phase = ""  # It may have raised.
-        for tap, number in self._early.items():
-            if tap.has_trained:
-                self.mixed[tap.path] = step, number
-        self._early.clear()
+        if self._busy:
+            self._busy.discard(-threading.get_ident())
+        if self._have_graphs:
+            self.graph.phase = ""  # It may have raised.
+        if self._early:
+            for tap, number in self._early.items():
+                if tap.has_trained:
+                    self.mixed[tap.path] = step, number
+            self._early.clear()
 
 
 class _Graph(threading.local):

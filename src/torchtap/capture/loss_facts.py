@@ -18,6 +18,7 @@ from torchtap.core.no_grad import is_batched
 from torchtap.core.torch_private import current_task
 from torchtap.core.tree import Leaf, argument_leaves
 from torchtap.hooks.backwards import root_of_backward
+from torchtap.hooks.module_hook import run_as_it_is
 from torchtap.hooks.tap import GradHook
 
 _MOST_GRAPHS, _MOST_INPUTS, _MOST_OUTPUTS = 8, 3, 4
@@ -125,6 +126,13 @@ class LossFacts:
         if self.looks_at(step):
             given = [tensor for _, tensor in argument_leaves(args, kwargs)]
             self.expect([tensor for _, tensor in returned], given, step)
+
+    def expect_plain(
+        self, step: int, output: Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> None:
+        """A native hook says that a forward ended, which returned one tensor."""
+        if step % self._stride == 0:
+            self.expect_at(step, [("", output)], args, kwargs)
 
     def expect(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], step: int) -> None:
         """Look when the gradients of outputs arrive."""
@@ -288,3 +296,7 @@ def _agreement_of(seen: list[Seen]) -> float | None:
 def _mean(values: list[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
+
+
+# A native hook calls it, and Dynamo looks at each frame of Python that one begins.
+run_as_it_is(LossFacts.expect_plain)

@@ -60,6 +60,9 @@ class OptimizerPorts:
         stepping: called when an optimizer is about to change a parameter, with whether gradients
             have come already (``is_late``).
         borrows: whether records hold gradients themselves, because they are read at once.
+
+    Attributes:
+        is_wanted: whether any tap asks for one of these ports.
     """
 
     def __init__(
@@ -80,6 +83,7 @@ class OptimizerPorts:
         self._borrows = borrows
         asked = set[str]().union(*(tap.filters for tap in taps.values()))
         self._wanted = [port for port in OPTIMIZER_PORTS if port in asked]
+        self.is_wanted = bool(self._wanted)
         self._calls: Counter[SiteState] = Counter()
         # Optimizers inside their step, the outermost first.
         self._running: list[_Step] = []
@@ -87,11 +91,6 @@ class OptimizerPorts:
         self._has_stepped = self._was_paused = self._are_named = False
         self._scalers = Scalers()
         self._were_scaled_away: bool | None = None
-
-    @property
-    def is_wanted(self) -> bool:
-        """Return whether any tap asks for one of these ports."""
-        return bool(self._wanted)
 
     def attach(self) -> list[Any]:
         """Listen to all optimizers; returns the handles."""

@@ -7,6 +7,7 @@ tallies in the same objects. Whatever else is called goes on to them before anyt
 
 from __future__ import annotations
 
+import sys
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import cache, partial
@@ -16,9 +17,12 @@ import torch
 from torch import Tensor
 
 from torchtap.capture.pending_gradient import PendingGradient
+from torchtap.capture.training_facts import IN_TRAINING
 from torchtap.core.after_import import after_import
 from torchtap.core.record import FORWARD, Record
 from torchtap.core.torch_private import (
+    DYNAMO,
+    STAGES,
     current_task,
     is_legacy_batched,
     is_of_transform,
@@ -37,7 +41,7 @@ from torchtap.hooks.tensor_hooks import TensorHooks
 from torchtap.stats.kernels import native
 
 if TYPE_CHECKING:
-    from torchtap.capture.callbacks import Listener, PostForward
+    from torchtap.capture.callbacks import Listener, PostForward, PreForward
     from torchtap.capture.gradient_ports import Gradients
     from torchtap.hooks.tap_follower import CallCounter
 
@@ -113,13 +117,15 @@ run_as_it_is(_resume, _repair, TensorHooks.join)  # Called by native hooks.
 def plain_hooks(listener: Listener) -> Callable[[PostForward], PostForward | NativeHook] | None:
     """Return what makes a hook that takes plain calls natively in front of another.
 
-    Calls with a frame are followed by Python, and their tap is told how to take a plain output.
+    Calls with a frame are followed by Python, and their tap is told how to take a plain output; but
+    for those of the model itself, where the listener says so.
     """
     gradients = listener.gradients.plain
     if gradients is None:
         return None
     new_leaving, leave = native.kernel().Leaving, native.kernel().leave
     meters, busy, running = native.kernel().Meter, listener.busy, listener.hooks.running
+    root, follows_models = listener.hooks.root, native.follows_models()
     policy = listener.copy_policy
     copies_first = policy.copy == "auto" and hasattr(new_leaving, "policy")
 
@@ -144,9 +150,17 @@ def plain_hooks(listener: Listener) -> Callable[[PostForward], PostForward | Nat
                 leaving.policy = policy
             return NativeHook(leave, leaving, hook)
         tap.take_plain = leaving.take
-        return hook
+        is_followed = tap is root and follows_models and listener.is_entered_plainly
+        return NativeHook(native.kernel().leave_model, leaving, hook) if is_followed else hook
 
     return plainly
+
+
+def entered_plainly(hook: PreForward, leave: PostForward | NativeHook) -> PreForward | NativeHook:
+    """Return a pre-hook that enters natively the model's calls that ``leave`` leaves natively."""
+    if not isinstance(leave, NativeHook):
+        return hook
+    return NativeHook(native.kernel().enter_model, leave.args[0], hook)
 
 
 def counted_plainly(
@@ -176,12 +190,18 @@ def _bind() -> None:
         is_legacy_batched,
         is_of_transform,
     )
+    if native.follows_models():
+        native.kernel().bind_model(
+            sys.modules, DYNAMO, STAGES, torch.is_grad_enabled, sequence_number, IN_TRAINING
+        )
     after_import("torch._dynamo", _trace_the_hook)
 
 
 def _trace_the_hook() -> None:
     """Let the compiler trace the hook behind a native one, in its place."""
-    for function in (native.kernel().enter, native.kernel().leave):
+    kernel = native.kernel()
+    of_models = (kernel.enter_model, kernel.leave_model) if native.follows_models() else ()
+    for function in (kernel.enter, kernel.leave, *of_models):
         # Dynamo cannot look into a C function and would break the graph at each hook.
         @torch.compiler.substitute_in_graph(function, skip_signature_check=True)
         def call_hook(leaving: Any, hook: Any, *arguments: Any) -> Any:

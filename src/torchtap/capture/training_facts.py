@@ -22,7 +22,8 @@ from torchtap.stats.kernels import native
 
 _LONGEST_TEXT, _PROBED = 60, 8
 _PLAIN_TYPES = frozenset({bool, int, float, str})
-_NOTHING, _IN_EVAL, _IN_TRAINING = range(3)
+_NOTHING, _IN_EVAL, IN_TRAINING = range(3)
+"""Forwards that have told the modes; native hooks look whether the last kind has."""
 
 
 @dataclass(slots=True)
@@ -94,7 +95,7 @@ class TrainingFacts:
         Args:
             is_training: whether the model is in training mode.
         """
-        tells = _IN_TRAINING if is_training else _IN_EVAL
+        tells = IN_TRAINING if is_training else _IN_EVAL
         if tells > self._told_by:
             self._told_by = tells
             self.read()

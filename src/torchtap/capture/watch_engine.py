@@ -11,7 +11,7 @@ from torch import nn
 from torchtap.capture.callbacks import Begin, End, PostForward, PreForward
 from torchtap.capture.copy_policy import ALIAS
 from torchtap.capture.delivery import SinkDispatch
-from torchtap.capture.plain_calls import counted_plainly, plain_hooks
+from torchtap.capture.plain_calls import counted_plainly, entered_plainly, plain_hooks
 from torchtap.capture.traceable import TraceableHooks
 from torchtap.capture.training_facts import TrainingFacts
 from torchtap.capture.watched_calls import WatchedCalls, WatchOptions
@@ -105,8 +105,9 @@ class WatchEngine:
                 own.append(leaving)
                 after = leaving if plainly is None else plainly(leaving)
             if has_frame:
-                before = PreForward(calls, tap)
-                own.append(before)
+                entering = PreForward(calls, tap)
+                own.append(entering)
+                before = entered_plainly(entering, after)
             # A second hook doubles the price of a call; a module that cannot call itself is
             # numbered as it ends.
             elif after is not None and id(module) in counted:

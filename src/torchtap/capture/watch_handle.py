@@ -194,7 +194,10 @@ class Watch(Closable, Printed):
             [1000]
         """
         self._refuse_closed()
-        if number is None and ids is None and not labels and self._passes_over():
+        # Asked here already: code that runs once a step has left the processor's caches when it
+        # runs again, and there is as little of it as can be.
+        is_bare = self._engine.is_resting and number is None and ids is None and not labels
+        if is_bare and self._passes_over():
             return
         if self._delivery.steps_before:
             self._missing.note_mixed()
@@ -224,13 +227,9 @@ class Watch(Closable, Printed):
             self._seconds += time.perf_counter() - began
 
     def _passes_over(self) -> bool:
-        """Go on to the next step in short, if neither it nor the running one is recorded."""
+        """Go on in short from a step that is not recorded, if the next one is not either."""
         engine = self._engine
         done = engine.step
-        # Code that runs once a step has left the processor's caches when it runs again: there is
-        # as little of it as can be.
-        if not engine.is_resting:
-            return False
         if not self._num_pauses and _is_chosen(done + 1, self._every):
             return False
         engine.begin_step(done + 1, recording=False)

@@ -33,8 +33,10 @@ from torchtap.core.torch_private import (
 )
 from torchtap.core.tree import Leaf, argument_leaves, leaves
 from torchtap.core.weak_method import weakly
+from torchtap.hooks.backwards import Backwards
 from torchtap.hooks.calls import UNIDENTIFIED, WHY_UNIDENTIFIED, Call
 from torchtap.hooks.graph_edges import from_one_compiled_graph
+from torchtap.hooks.module_hook import run_as_it_is
 from torchtap.hooks.tap import RETURNED, TAKEN, SiteState, Tap
 from torchtap.hooks.tap_follower import EXPORTED, TRACED, TapFollower
 from torchtap.stats.kernels import native
@@ -155,6 +157,8 @@ class WatchedCalls:
         self._has_trained = False  # In this step: else no optimizer has to make one.
         self._head: Tap | None = None
         self._was_training: bool | None = None
+        # What native hooks fill in place of its own function.
+        self.blank_frame = partial(object.__new__, _Frame)
 
     # ------------------------------------------------------------------ steps
 
@@ -162,6 +166,16 @@ class WatchedCalls:
     def have_trained(self) -> bool:
         """Return whether the running step has a call that an optimizer is to follow."""
         return self._is_state_taken and self._has_trained
+
+    @property
+    def is_entered_plainly(self) -> bool:
+        """Return whether nothing is taken as the model is entered."""
+        at_entry = {"input", "grad_input", "saved"}
+        return (
+            not self._wants_state
+            and not self._wants_saved
+            and (at_entry.isdisjoint(self.hooks.root.filters))
+        )
 
     def end_pass(self) -> None:
         """Note that the running step ends: no call of it is to come."""
@@ -243,7 +257,7 @@ class WatchedCalls:
             outputs = {id(tensor) for _, tensor in found}
             self.gradients.views.leave(frame.first_view, outputs, is_outermost=is_outermost)
         take = tap.take_plain if left and frame.phase is FORWARD else None
-        if take is not None and not self._borrows and not _is_own_memory(output, frame.foreign):
+        if take is not None and not self._borrows and not self.is_own_memory(output, frame.foreign):
             take = None
         if take is None or not take(output, frame.number):
             self._take_all(tap, found, frame)
@@ -310,11 +324,7 @@ class WatchedCalls:
         if current_task() == -1 and not is_nested:
             self.gradients.backwards.forget_failed()
             self.hooks.identifier.enter_model()
-            # A model may be called part by part: a pass ends where the first part comes again.
-            if self._head in (None, tap):
-                if not self._borrows:
-                    self.copy_policy.learn()
-                self._head = tap
+            self._begin_pass(tap)
         mode = mode_of(module)
         # Another mode may write in place elsewhere: what was learned of copies holds no longer.
         if mode is not self._was_training:
@@ -322,6 +332,18 @@ class WatchedCalls:
             self.copy_policy.forget()
         self.gradients.prune(force=False)
         self.take_state()
+
+    def _begin_pass(self, tap: Tap) -> None:
+        """Note the first part that is called: a pass ends where it comes again."""
+        if self._head in (None, tap):
+            if not self._borrows:
+                self.copy_policy.learn()
+            self._head = tap
+
+    def new_foreign(self, tap: Tap, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> set[int]:
+        """Begin a pass for a native hook; return the storages that the caller may write into."""
+        self._begin_pass(tap)
+        return _foreign(argument_leaves(args, kwargs, tap.unseen[TAKEN]), self.options)
 
     def take_state(self, *, is_late: bool = False) -> None:
         """Take parameters and buffers, once a step, when the model is entered.
@@ -391,6 +413,13 @@ class WatchedCalls:
             return _Frame(tap, call, phase, frames[-1].foreign)
         return _Frame(tap, call, phase, _foreign(argument_leaves(args, kwargs), self.options))
 
+    @staticmethod
+    def is_own_memory(output: Any, foreign: set[int]) -> bool:
+        """Return whether an output is a tensor of neither the caller's memory nor the model's."""
+        if type(output) is not Tensor or output._is_view() or output.grad_fn is None:
+            return False
+        return storage_id(output) not in foreign
+
     def _is_dormant(self, tap: Tap, *, is_counted: bool = True) -> bool:
         if transform_running() is not None:
             reason = IN_TRANSFORM
@@ -419,8 +448,5 @@ def _foreign(arguments: list[Leaf], options: WatchOptions) -> set[int]:
     return {storage_id(tensor) for _, tensor in arguments}
 
 
-def _is_own_memory(output: Any, foreign: set[int]) -> bool:
-    """Return whether an output is a tensor of neither the caller's memory nor the model's."""
-    if type(output) is not Tensor or output._is_view() or output.grad_fn is None:
-        return False
-    return storage_id(output) not in foreign
+# Native hooks call these, and Dynamo looks at each frame of Python that they begin.
+run_as_it_is(WatchedCalls.new_foreign, WatchedCalls.is_own_memory, Backwards.forget_failed)

@@ -169,7 +169,7 @@ def _calls_method_of_torch(frame: TracebackFrame) -> bool:
 
 def is_from_torch(failure: Failure) -> bool:
     """Return whether PyTorch raised it: its Python code, or compiled code called from elsewhere."""
-    if not failure.frames:
+    if not failure.frames or _lacks_of_python(failure):
         return False
     last = failure.frames[-1]
     if last.is_torch:
@@ -177,6 +177,12 @@ def is_from_torch(failure: Failure) -> bool:
             last.raises_itself or not _calls_others(last, failure.error)
         )
     return not last.raises_itself and _computes(last, failure.error)
+
+
+def _lacks_of_python(failure: Failure) -> bool:
+    """Return whether an attribute was asked of an object of Python, which holds tensors or not."""
+    kind = failure.text.partition("' object has no attribute")[0].strip("'")
+    return isinstance(failure.error, AttributeError) and kind in (*_OWN_KINDS, "NoneType")
 
 
 def _calls_others(frame: TracebackFrame, error: BaseException) -> bool:

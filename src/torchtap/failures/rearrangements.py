@@ -198,7 +198,7 @@ def samples_of_one_batch(sizes: Sequence[int]) -> str:
     return (
         f"If the samples of a batch stand there, give both the same ones; the last batch of a "
         f"loader may be smaller ({low} for {high}): take the number from it, len(x), wherever a "
-        "number stands in its place."
+        "number stands in its place, or leave that batch out, drop_last=True."
     )
 
 

@@ -29,8 +29,11 @@ class StepNotes:
         self, step: int, time: float, ids: Sequence[int | str], labels: Mapping[str, Any]
     ) -> None:
         """Keep what is known of a step; ids of a step that is noted twice are added."""
-        place = bisect_left(self._steps, step)
-        if place < len(self._steps) and self._steps[place] == step:
+        steps = self._steps
+        # The steps of a training come in their order.
+        is_next = not steps or steps[-1] < step
+        place = len(steps) if is_next else bisect_left(steps, step)
+        if not is_next and steps[place] == step:
             self._ends[place] = time
         else:
             self._steps.insert(place, step)

@@ -14,7 +14,7 @@ from torchtap.core.text import class_of
 from torchtap.core.torch_private import MKLDNN, is_of_transform
 from torchtap.stats.histogram import NUM_BINS, Histogram
 from torchtap.stats.kernels import native
-from torchtap.stats.plain_measure import measure_plain
+from torchtap.stats.plain_measure import PlainTensors, measure_plain
 from torchtap.stats.statistics import (
     NUM_COUNTED,
     NUM_FINITE,
@@ -87,16 +87,24 @@ def measure_all(
     tensors: Iterable[Tensor], *, histogram: bool = True, exact: bool = True
 ) -> Statistics:
     """Measure several tensors together; see :func:`measure`."""
+    if isinstance(tensors, list | tuple) and len(tensors) == 1:
+        return _measure_one(tensors[0], histogram=histogram, exact=exact)
     merged = Statistics()
+    plain = PlainTensors(histogram=histogram, sample=0 if exact else SAMPLE)
     for tensor in tensors:
-        merged = merged.merge(_measure_one(tensor, histogram=histogram, exact=exact))
-    return merged
+        if not plain.take(_checked(tensor)):
+            merged = merged.merge(_measure_any(tensor, histogram=histogram, exact=exact))
+    return merged.merge(plain.statistics())
+
+
+def _checked(tensor: object) -> Tensor:
+    if not isinstance(tensor, Tensor):
+        raise InputError(f"Only tensors can be measured, not {tensor!r}.")
+    return tensor
 
 
 def _measure_one(tensor: Tensor, *, histogram: bool, exact: bool) -> Statistics:
-    if not isinstance(tensor, Tensor):
-        raise InputError(f"Only tensors can be measured, not {tensor!r}.")
-    plain = measure_plain(tensor, histogram=histogram, sample=0 if exact else SAMPLE)
+    plain = measure_plain(_checked(tensor), histogram=histogram, sample=0 if exact else SAMPLE)
     return _measure_any(tensor, histogram=histogram, exact=exact) if plain is None else plain
 
 

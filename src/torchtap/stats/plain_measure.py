@@ -17,6 +17,7 @@ from torchtap.core.torch_private import is_of_transform
 from torchtap.stats.histogram import NUM_BINS, Histogram, listed_histogram
 from torchtap.stats.kernels import native
 from torchtap.stats.statistics import (
+    LEANING,
     MAX,
     MIN,
     NUM_COUNTED,
@@ -72,6 +73,54 @@ def _is_plain(tensor: Tensor) -> bool:
     storage = tensor.untyped_storage()  # FSDP frees storages under living tensors.
     end = (tensor.storage_offset() + tensor.numel()) * tensor.element_size()
     return storage.data_ptr() != 0 and storage.nbytes() >= end
+
+
+class PlainTensors:
+    """Measures plain tensors together, into one row and one histogram of all bins.
+
+    Making both takes as long as a few tensors do; merging two values takes longer than a tensor.
+
+    Args:
+        histogram: also count the histogram.
+        sample: elements of each tensor to count in it, 0 for all.
+    """
+
+    def __init__(self, *, histogram: bool, sample: int) -> None:
+        self._row = _EMPTY.copy()
+        self._bins = np.zeros(NUM_BINS, dtype=np.int64) if histogram else None
+        bins = 0 if self._bins is None else self._bins.ctypes.data
+        self._into = self._row.ctypes.data, bins, sample, 1
+        self._dtypes: set[str] = set()
+        self._shapes: set[tuple[int, ...]] = set()
+        self._nbytes = 0
+
+    def take(self, tensor: Tensor) -> bool:
+        """Measure a tensor if it is plain; return whether it is."""
+        if not _is_plain(tensor):
+            return False
+        code = native.DTYPES[tensor.dtype]
+        native.accumulate_address(tensor.data_ptr(), tensor.numel(), code, *self._into)
+        self._dtypes.add(native.NAMES[tensor.dtype])
+        self._shapes.add(tuple(tensor.shape))
+        self._nbytes += tensor.nbytes
+        return True
+
+    def statistics(self) -> Statistics:
+        """Return the statistics of all that were taken, as :meth:`Statistics.merge` has them."""
+        if not self._dtypes:
+            return Statistics()
+        row = self._row.tolist()
+        is_sample = row[NUM_COUNTED] < row[NUM_FINITE]
+        shape = next(iter(self._shapes)) if len(self._shapes) == 1 else None
+        is_leaning = self._bins is not None and is_sample and shape is None
+        return from_row(
+            row,
+            histogram=None if self._bins is None else Histogram.of(self._bins, is_sample=is_sample),
+            dtype=next(iter(self._dtypes)) if len(self._dtypes) == 1 else "mixed",
+            shape=shape,
+            nbytes=self._nbytes,
+            notes=(LEANING,) if is_leaning else (),
+        )
 
 
 class _Buffers:

@@ -37,7 +37,7 @@ from torchtap.stats.measure import (
 )
 from torchtap.stats.meter import Meter, Sums, is_plain, new_clock
 from torchtap.stats.series import Series
-from torchtap.stats.statistics import NUM_TENSORS, blank_rows
+from torchtap.stats.statistics import NUM_TENSORS
 
 NOT_OF_FORWARD = (
     "tt.Stats measures calls of the forward only, and some ran inside a backward; tt.Memory keeps "
@@ -377,8 +377,9 @@ class Stats:
     def _take_tables(self) -> None:
         if not self._clock.has_measured:
             return
-        for meter in self._meters.values() if self._statistics else ():
-            meter.take_slices(self.series.recent, self._clock.step)
+        if self._statistics:
+            for meter in self._meters.values():
+                meter.take_slices(self.series.recent, self._clock.step)
         taken = self._tables.take(self._clock.step)
 
         def start_again() -> None:
@@ -403,11 +404,9 @@ class Stats:
 
 def _add_steps(series: Series, steps: Iterable[tuple[int, Taken]]) -> None:
     """Bring steps that were taken into the series."""
-    for step, (places, rows, parts) in steps:
+    for step, (rows, parts) in steps:
         if rows[:, NUM_TENSORS].any():
-            ordered = blank_rows(len(series.measured))
-            ordered[places] = rows
-            series.add_step(step, ordered, parts)
+            series.add_step(step, rows, parts)
 
 
 def _check(sample_mean: Sequence[str], keep: int) -> None:

@@ -880,4 +880,34 @@ PROGRAMS = [
         (),
         "assert torch.equal(net.weight.grad, torch.ones(1, 2))",
     ),
+    Program(
+        "The function torch.tensor as a type of TorchScript",
+        "type of a script",
+        """
+        class Net(nn.Module):
+            def forward(self, x: torch.tensor) -> torch.Tensor:
+                return x * 2
+
+        net = torch.jit.script(Net())  # raises
+        """,
+        "",
+        "the type is torch.Tensor",
+        (("x: torch.tensor", "x: torch.Tensor"),),
+        (),
+        "assert torch.equal(net(torch.ones(2)), torch.full((2,), 2.0))",
+    ),
+    Program(
+        "A schedule that begins at epoch 0",
+        "scheduler without a beginning",
+        """
+        optimizer = torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)
+        from torch.optim.lr_scheduler import LambdaLR
+        rates = LambdaLR(optimizer, lambda epoch: 0.5**epoch, last_epoch=0)  # raises
+        """,
+        "",
+        "If a training begins anew: last_epoch=-1",
+        (("last_epoch=0", "last_epoch=-1"),),
+        (),
+        "assert rates.get_last_lr() == [0.1]",
+    ),
 ]

@@ -156,6 +156,7 @@ SITUATIONS: dict[str, Situation] = {
         "learning rate that it began with ('initial_lr').",
         "Make the scheduler without last_epoch, then load what was saved: "
         "optimizer.load_state_dict(...), scheduler.load_state_dict(...).",
+        "If a training begins anew: last_epoch=-1, which is the default.",
         "If nothing was saved, give each group the rate that the training began with: "
         "group['initial_lr'] = group['lr'].",
         facts=_last_epoch,

@@ -23,6 +23,7 @@ from torchtap.failures.traceback_frame import MISSING, TracebackFrame
 
 _OF_TORCH = (Tensor, nn.Module, Optimizer, LRScheduler, DataLoader, Dataset)
 _KINDS = ("str", "int", "float", "bool", "list", "dict", "tuple", "module", "_IncompatibleKeys")
+_OF_PYTHON = {name for kind in (str, list, dict, set, tuple) for name in dir(kind)}
 _ALREADY = ("cpu", "detach", "numpy")
 """Methods that make an array of a tensor, step by step: an array needs none of them."""
 
@@ -79,7 +80,8 @@ def reads_no_member(failure: Failure) -> bool:
         return hasattr(Tensor, name)
     held: Any = last.value_of(last.expression.value)
     is_key = type(held) is dict and name in held and _tensors(held)
-    is_member = any(hasattr(one, name) for one in _OF_TORCH)
+    # A method of another class of Python, as add of a list, is a slip that has to do with none.
+    is_member = name not in _OF_PYTHON and any(hasattr(one, name) for one in _OF_TORCH)
     is_picture = _is_read_from_file(last, last.expression.value)
     return bool(is_key or is_member or is_picture) and is_about_torch(failure)
 

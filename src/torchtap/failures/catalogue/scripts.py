@@ -58,13 +58,22 @@ def _container(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     examples = {"Dict": "Dict[str, torch.Tensor]", "List": "List[torch.Tensor]"}
     examples |= {"Tuple": "Tuple[torch.Tensor, torch.Tensor]", "Optional": "Optional[torch.Tensor]"}
     kind = examples.get(name, "")
-    return {**_marked(failure), "kind": name, "example": kind, "is_unknown": not kind}
+    said = found["name"] or found["bare"] or ""
+    is_function = said == "torch.tensor"
+    return {
+        **_marked(failure),
+        "kind": name if kind else said,
+        "example": kind,
+        "is_function": is_function,
+        "is_unknown": not kind and not is_function,
+    }
 
 
 SITUATIONS: dict[str, Situation] = {
     "type of a script": SituationRow(
         "TorchScript does not know the type {kind} of an annotation: it needs what a container "
         "holds, and types that it has.",
+        ("is_function", "torch.tensor is a function: the type is torch.Tensor."),
         ("example", "Say what it holds, by typing: {example}, if that is it."),
         (
             "is_unknown",

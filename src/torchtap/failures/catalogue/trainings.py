@@ -173,7 +173,11 @@ SITUATIONS: dict[str, Situation] = {
             "({samples}), and drop_last=True leaves the last one out. Give a smaller batch_size, "
             "or drop_last=False.",
         ),
-        ("is_empty", "Check what it was computed from: a length or a quotient that is 0."),
+        (
+            "is_empty",
+            "Check what it was computed from: a length or a quotient that is 0, as of a data set "
+            "whose folder was not found.",
+        ),
         facts=_whole,
     ),
     "schedulers in a row": SituationRow(

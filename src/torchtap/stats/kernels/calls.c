@@ -1228,6 +1228,17 @@ static PyType_Slot leaving_slots[] = {
     LIFE_SLOTS(Leaving), {0, NULL},
 };
 
+PyObject *torchtap_pass_on(PyObject *const *arguments, Py_ssize_t given) {
+    PyObject *passed = PyTuple_New(given - 2);
+    for (Py_ssize_t i = 2; passed && i < given; i++) {
+        Py_INCREF(arguments[i]);
+        PyTuple_SetItem(passed, i - 2, arguments[i]);
+    }
+    PyObject *answer = passed ? PyObject_Call(arguments[1], passed, NULL) : NULL;
+    Py_XDECREF(passed);
+    return answer;
+}
+
 /* leave(leaving, hook, module, args, kwargs, output): the forward hook of a module. Where the call
    is not plain, `hook` does it. PyTorch may leave out `kwargs`, see hooks.module_hook.Keywords. */
 static PyObject *leave(PyObject *module, PyObject *const *arguments, Py_ssize_t given) {
@@ -1243,14 +1254,7 @@ static PyObject *leave(PyObject *module, PyObject *const *arguments, Py_ssize_t 
     int plain = leave_plain(self, arguments[given - 1], NULL);
     if (plain)
         return plain < 0 ? NULL : none();
-    PyObject *passed = PyTuple_New(given - 2);
-    for (Py_ssize_t i = 2; passed && i < given; i++) {
-        Py_INCREF(arguments[i]);
-        PyTuple_SetItem(passed, i - 2, arguments[i]);
-    }
-    PyObject *answer = passed ? PyObject_Call(arguments[1], passed, NULL) : NULL;
-    Py_XDECREF(passed);
-    return answer;
+    return torchtap_pass_on(arguments, given);
 }
 
 /* enter(leaving, hook, module, args): the forward pre-hook of a module that may call itself. */
@@ -1265,6 +1269,42 @@ static PyObject *enter(PyObject *module, PyObject *const *arguments, Py_ssize_t 
     if (recording < 1)
         return recording ? NULL : none();
     return numbers_enter(self->calls, NULL);
+}
+
+/* ------------------------------------------------------------------------------- for root.c */
+
+int torchtap_watched(PyObject *leaving, Watched *watched) {
+    if (Py_TYPE(leaving) != leaving_type) {
+        PyErr_SetString(PyExc_TypeError, "expected a Leaving, a hook, and what it is given");
+        return -1;
+    }
+    const Leaving *self = (const Leaving *)leaving;
+    const Gradients *gradients = (const Gradients *)self->gradients;
+    *watched = (Watched){self->listener, self->busy, self->running, self->tap, self->calls,
+                         gradients->followed, forward, gradients->borrows};
+    return 0;
+}
+
+int torchtap_has_trained(PyObject *leaving) { return has_trained((Leaving *)leaving); }
+
+int torchtap_is_of_plain_training(void) { return is_of_plain_training(); }
+
+int torchtap_leave_plain(PyObject *leaving, PyObject *output, PyObject *number) {
+    return leave_plain((Leaving *)leaving, output, number);
+}
+
+long long torchtap_next_number(PyObject *calls) { return next_number((Numbers *)calls); }
+
+int torchtap_are_untouched(PyObject *views) {
+    for (Py_ssize_t i = 0; i < PyList_Size(views); i++) {
+        PyObject *view = PyList_GetItem(views, i);
+        int lost = Py_TYPE(view) == followed_type
+                       ? is_overwritten((Arrival *)((Followed *)view)->arrival)
+                       : 1;
+        if (lost)
+            return lost < 0 ? -1 : 0;
+    }
+    return 1;
 }
 
 /* --------------------------------------------- GraphPart: a hook that was traced into a graph */

@@ -27,8 +27,40 @@ PyObject *torchtap_agreement(PyObject *module, PyObject *arguments);
 /* Each adds the types and functions of its file to the module; -1 with an exception. */
 int torchtap_add_calls(PyObject *module);
 int torchtap_add_facts(PyObject *module);
+int torchtap_add_root(PyObject *module);
 int torchtap_add_saved(PyObject *module);
 int torchtap_add_tables(PyObject *module);
+
+/* ------------------------------------------------------------- what calls.c does for root.c */
+
+/* What a Leaving refers to, borrowed. */
+typedef struct {
+    PyObject *listener, *busy, *running, *tap, *calls;
+    PyObject *views;   /* views that are followed, by thread */
+    PyObject *forward; /* the phase */
+    int borrows;       /* sinks have read an output when they return */
+} Watched;
+
+/* Looks at a Leaving; -1 with an exception where it is none. */
+int torchtap_watched(PyObject *leaving, Watched *watched);
+
+/* Whether calls of the tap are known to train. */
+int torchtap_has_trained(PyObject *leaving);
+
+/* Whether neither a backward, a checkpoint, a transform nor a trace is running. */
+int torchtap_is_of_plain_training(void);
+
+/* Takes the output of a call: 1, or 0 where it is not plain and nothing was noted, or -1. */
+int torchtap_leave_plain(PyObject *leaving, PyObject *output, PyObject *number);
+
+/* The number of the next call. */
+long long torchtap_next_number(PyObject *calls);
+
+/* Whether views are all followed natively, and nothing wrote into any. */
+int torchtap_are_untouched(PyObject *views);
+
+/* Calls the hook behind a native one: `arguments` are a Leaving, the hook, and what it is given. */
+PyObject *torchtap_pass_on(PyObject *const *arguments, Py_ssize_t given);
 
 /* --------------------------------------------------------------------- objects and their members */
 

@@ -7,7 +7,8 @@ runs beside the training and is waited for only when it is read.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,10 +18,9 @@ from torch import Tensor
 from torchtap.stats.histogram import NUM_BINS, Histograms, blank_histograms
 from torchtap.stats.kernels import native
 from torchtap.stats.statistics import (
-    LEAST_BIN,
     NUM_COUNTED,
     NUM_FINITE,
-    ROW_WIDTH,
+    blank_rows,
     empty_rows,
 )
 from torchtap.stats.step_histograms import StepHistograms
@@ -31,8 +31,8 @@ _LISTED_BINS, _LISTS = 1024, 4
 """Room for histograms of small tensors in a step: bins, and lists of them, per row."""
 
 Rows = NDArray[np.float64]
-Taken = tuple[NDArray[np.int64], Rows, list[StepHistograms]]
-"""Places of sites, their rows, and the histograms of their tensors."""
+Taken = tuple[Rows, list[StepHistograms]]
+"""Rows, each at the place of its site, and histograms."""
 
 
 class TakenStep(NamedTuple):
@@ -66,20 +66,18 @@ class Block:
         rows: ``float64[256, 16]``.
         blank: rows that nothing was measured into.
         host: both as arrays, on the CPU.
-        address: of the rows.
         histograms: ``int64[256, 8192]`` of the running step, or ``None``.
         lists: takes histograms of small tensors instead, on the CPU.
     """
 
-    __slots__ = ("address", "blank", "histograms", "host", "lists", "rows")
+    __slots__ = ("blank", "histograms", "host", "lists", "rows")
 
     def __init__(self, device: torch.device, *, histogram: bool) -> None:
         self.rows, self.blank = empty_rows(BLOCK, device), empty_rows(BLOCK, device)
         self.host = (self.rows.numpy(), self.blank.numpy()) if device.type == "cpu" else None
-        self.address = self.rows.data_ptr()
         self.histograms = _counters(device) if histogram else None
         self.lists = None
-        if histogram and device.type == "cpu":
+        if histogram and device.type == "cpu" and native.closes_tables():
             self.lists = native.SparseLog(BLOCK * _LISTED_BINS, BLOCK * _LISTS)
 
     def at(self, index: int) -> tuple[Tensor, Tensor | None]:
@@ -100,7 +98,11 @@ class Block:
 
 
 class DeviceTable:
-    """Holds the rows of one device, and the place of the site that each is of."""
+    """Holds the rows of one device, and the place of the site that each is of.
+
+    On the CPU the binary hands over what was measured in a step and empties the table, in one call.
+    Without it, and of other devices, copies are made before.
+    """
 
     def __init__(self, device: torch.device, *, histogram: bool) -> None:
         self.device = device
@@ -109,7 +111,8 @@ class DeviceTable:
         self._known: list[int] = []
         self._places = np.zeros(0, dtype=np.int64)
         self._blocks: list[Block] = []
-        self._scratch: native.Scratch | None = None
+        self._native = native.TableBlocks() if self._is_here and native.closes_tables() else None
+        self._closed: list[Any] = []
 
     def add(self, place: int) -> tuple[Block, int]:
         """Add a row for a site; return its block, and its index there."""
@@ -117,12 +120,21 @@ class DeviceTable:
         if index == 0:
             # Blocks of a fixed size: a table that grew would move, and the kernel holds addresses
             # of rows.
-            self._blocks.append(Block(self.device, histogram=self._histogram))
+            block = Block(self.device, histogram=self._histogram)
+            self._blocks.append(block)
+            if self._native is not None and block.host is not None:
+                full = None if block.histograms is None else block.histograms.numpy()
+                self._native.add_block(block.host[0], full, block.lists)
+        if self._native is not None:
+            self._native.add_row(index, place)
         self._known.append(place)
         return self._blocks[-1], index
 
     def take(self, step: int) -> TakenStep:
-        """Copy what was measured in a step, before :meth:`clear`."""
+        """Take what was measured in a step: copies, or what :meth:`clear` will hand over."""
+        if self._native is not None:
+            self._closed = []
+            return TakenStep(step, partial(_read_closed, self._closed), True)
         take = self._take_here if self._is_here else self._take_there
         reads = []
         num_rows = len(self._known)
@@ -143,14 +155,18 @@ class DeviceTable:
             if event is not None:
                 event.synchronize()
             parts = [copy() for copy in reads]
-            rows = [rows for rows, _ in parts] or [np.zeros((0, ROW_WIDTH))]
+            rows = blank_rows(int(places.max(initial=-1)) + 1)
+            rows[places] = np.concatenate([rows for rows, _ in parts])
             listed = [StepHistograms(places[at], own) for _, lists in parts for at, own in lists]
-            return places, np.concatenate(rows), listed
+            return rows, listed
 
         return TakenStep(step, read, event is None)
 
     def clear(self) -> None:
-        """Start again with blank rows."""
+        """Start again with blank rows. A second call does no harm."""
+        if self._native is not None:
+            self._native.close(self._closed)
+            return
         for place, block in enumerate(self._blocks):
             if block.host is None:
                 block.rows.copy_(block.blank)
@@ -159,42 +175,19 @@ class DeviceTable:
                 continue
             rows, blank = block.host
             used = min(BLOCK, len(self._known) - place * BLOCK)
-            if native.available():
-                native.clear_block(block.address, used, block.lists)
-            else:
-                rows[:used] = blank[:used]
-                if block.histograms is not None:
-                    block.histograms[:used].zero_()
+            rows[:used] = blank[:used]
+            if block.histograms is not None:
+                block.histograms[:used].zero_()
 
     def _take_here(self, block: Block, first: int, used: int) -> Callable[[], _BlockTaken]:
-        """Take the rows and histograms of a block on the CPU."""
+        """Take the rows and histograms of a block on the CPU, without the binary."""
         assert block.host is not None
-        if not native.available():
-            taken = block.host[0][:used].copy()
-            full = self._drain_full(block, first, taken)
-            return lambda: (taken, full)
-        copy = native.TakenBlock(block.address, used, block.lists)
-        full = self._drain_full(block, first, copy.rows()) if copy.has_full else []
-
-        def read() -> _BlockTaken:
-            taken = copy.rows()
-            owners, drained = copy.lists()
-            listed = (owners + first, Histograms(*drained, _is_sample(taken)[owners]))
-            return taken, [listed, *full]
-
-        return read
-
-    def _drain_full(
-        self, block: Block, first: int, taken: Rows
-    ) -> list[tuple[NDArray[np.int64], Histograms]]:
-        """Take the histograms of a block that are in no list."""
-        is_full = taken[:, LEAST_BIN] > 0
-        if block.histograms is None or not is_full.any():
-            return []
-        self._scratch = self._scratch or native.make_scratch(BLOCK)
-        full = np.where(is_full[:, None], taken, 0.0)  # What is in lists is skipped.
-        drained = native.drain(torch.from_numpy(full), block.histograms, self._scratch)
-        return [(np.arange(first, first + len(taken)), Histograms(*drained, _is_sample(taken)))]
+        taken = block.host[0][:used].copy()
+        if block.histograms is None:
+            return lambda: (taken, [])
+        drained = native.drain(torch.from_numpy(taken), block.histograms)
+        counted = Histograms(*drained, _is_sample(taken))
+        return lambda: (taken, [(np.arange(first, first + used), counted)])
 
     def _take_there(self, block: Block, first: int, used: int) -> Callable[[], _BlockTaken]:
         """Take the rows and histograms of a block on another device."""
@@ -210,6 +203,14 @@ class DeviceTable:
             return taken, [(np.arange(first, first + used), counted)]
 
         return read
+
+
+def _read_closed(closed: list[Any]) -> Taken:
+    """Read what the binary handed over of a step."""
+    rows, listed = native.read_closed(closed)
+    return rows, [
+        StepHistograms(own.places, Histograms(*own.drained, own.are_samples)) for own in listed
+    ]
 
 
 class DeviceTables:
@@ -232,12 +233,14 @@ class DeviceTables:
         return table.add(place)
 
     def take(self, step: int) -> Unread:
-        """Copy what was measured in a step; nothing is changed before :meth:`start_again`."""
+        """Take what was measured in a step; nothing is changed before :meth:`start_again`."""
         return [table.take(step) for table in self._tables.values()]
 
     def start_again(self, taken: Unread) -> None:
-        """Keep the copies to be read, and measure into blank rows. A second call does no harm."""
-        # The last copies tell whether these were taken over by an earlier call.
+        """Keep what was taken, to be read, and measure into blank rows.
+
+        A second call does no harm: the last step that is kept tells whether it is this one.
+        """
         if taken and (not self._unread or self._unread[-1] is not taken[-1]):
             self._unread += taken
         for table in self._tables.values():

@@ -1032,40 +1032,6 @@ static int repeat(const char *data, int64_t numel, int dtype, const Aim *from, A
 
 /* ------------------------------------------------------------------------- the end of a step */
 
-/* What was measured into the rows and lists of a block, one after the other, to be read later. */
-typedef struct {
-    int64_t num_rows, num_lists, num_bins, num_forgotten, has_full; /* histograms beside the lists */
-} Taken;
-
-static int64_t size_of_taken(const Taken *taken) {
-    return (int64_t)sizeof *taken + taken->num_rows * ROW * 8 + taken->num_lists * 16 +
-           taken->num_bins * 4;
-}
-
-static char *append(char *to, const void *from, int64_t size) {
-    memcpy(to, from, (size_t)size);
-    return to + size;
-}
-
-/* Copies a block; nothing is changed in it. `taken` says how much there is. */
-static void copy_block(const double *rows, const Lists *lists, const Taken *taken, char *to) {
-    to = append(to, taken, sizeof *taken);
-    to = append(to, rows, taken->num_rows * ROW * 8);
-    if (lists) {
-        to = append(to, POINTER(const void, lists->ends), taken->num_lists * 8);
-        to = append(to, POINTER(const void, lists->owners), taken->num_lists * 8);
-        to = append(to, POINTER(const void, lists->bins), taken->num_bins * 2);
-        append(to, POINTER(const void, lists->counts), taken->num_bins * 2);
-    }
-}
-
-static void clear_block(double *rows, int64_t num_rows, Lists *lists) {
-    for (int64_t r = 0; r < num_rows; r++)
-        empty_row(rows + r * ROW);
-    if (lists)
-        lists->num_bins = lists->num_lists = lists->num_forgotten = 0;
-}
-
 /* Moves the counts of many histograms into lists of bins and counts, one row after the other.
    `ends[row]` is where the row's list ends. Only bins between the least and the largest magnitude
    of a row are looked at: untouched memory stays untouched. */
@@ -1098,6 +1064,119 @@ static int64_t drain(const double *rows, int64_t *histograms, int64_t num_rows, 
         ends[r] = list.length;
     }
     return list.length;
+}
+
+/* A block of a table. Made by Python (native.TableBlocks), hence plain integers. */
+typedef struct {
+    int64_t rows, histograms, lists; /* double[num_rows][ROW]; int64_t[num_rows][BINS] or 0; Lists or 0 */
+    int64_t places, num_rows;        /* int64_t[num_rows]: where the row of each belongs in a step */
+} Measured;
+
+/* Histograms that are handed to Python, one after the other: where each ends, whose it is, counts of
+   `count_size` bytes, bins, and whether each counts a sample. */
+typedef struct {
+    int64_t num_lists, num_bins, count_size;
+    int64_t *ends, *places;
+    char *counts, *are_samples;
+    uint16_t *bins;
+} Listing;
+
+static int is_full(const Measured *block, const double *row) {
+    return block->histograms && row[NUM_BINNED] > 0 && row[LEAST_BIN] > 0;
+}
+
+static int has_owner(const Lists *lists, int64_t list) {
+    return POINTER(const int64_t, lists->owners)[list] != NO_OWNER;
+}
+
+static int64_t begin_of(const Lists *lists, int64_t list) {
+    return list ? POINTER(const int64_t, lists->ends)[list - 1] : 0;
+}
+
+static int64_t num_counted(const int64_t *histogram, int first, int last) {
+    int64_t found = 0;
+    for (int bin = first; bin <= last; bin++)
+        found += histogram[bin] != 0;
+    return found;
+}
+
+/* Adds up how much there is of a block: in its lists, and beside them. Returns its tensors. */
+static double look_at_block(const Measured *block, Listing *listed, Listing *full) {
+    const Lists *lists = POINTER(const Lists, block->lists);
+    double num_tensors = 0;
+    for (int64_t list = 0; lists && list < lists->num_lists; list++) {
+        listed->num_lists += has_owner(lists, list);
+        listed->num_bins += has_owner(lists, list) ? begin_of(lists, list + 1) - begin_of(lists, list) : 0;
+    }
+    for (int64_t r = 0; r < block->num_rows; r++) {
+        const double *row = POINTER(const double, block->rows) + r * ROW;
+        const int64_t *histogram = POINTER(const int64_t, block->histograms) + r * BINS;
+        int first, last;
+        num_tensors += row[NUM_TENSORS];
+        if (!is_full(block, row))
+            continue;
+        bins_in_use(row, &first, &last);
+        full->num_lists++;
+        for (int side = 0; side < BINS; side += HALF)
+            full->num_bins += (histogram[side] != 0) + num_counted(histogram, side + first, side + last);
+    }
+    return num_tensors;
+}
+
+/* Memory of Python for what was looked at, which is empty from now on; NULL with an exception. */
+static PyObject *make_listing(Listing *listing) {
+    int64_t lists = listing->num_lists, bins = listing->num_bins;
+    PyObject *made = PyBytes_FromStringAndSize(
+        NULL, (Py_ssize_t)(lists * 17 + bins * (2 + listing->count_size)));
+    if (!made)
+        return NULL;
+    listing->ends = (int64_t *)(void *)PyBytes_AsString(made);
+    listing->places = listing->ends + lists;
+    listing->counts = (char *)(listing->places + lists);
+    listing->bins = (uint16_t *)(void *)(listing->counts + bins * listing->count_size);
+    listing->are_samples = (char *)(listing->bins + bins);
+    listing->num_lists = listing->num_bins = 0;
+    return made;
+}
+
+/* What was written to the end of a listing is the histogram of a row. */
+static void end_listed(Listing *listing, const Measured *block, int64_t r) {
+    const double *row = POINTER(const double, block->rows) + r * ROW;
+    listing->ends[listing->num_lists] = listing->num_bins;
+    listing->places[listing->num_lists] = POINTER(const int64_t, block->places)[r];
+    listing->are_samples[listing->num_lists++] = row[NUM_BINNED] < row[NUM_FINITE];
+}
+
+static void move_lists(const Measured *block, Listing *listed) {
+    Lists *lists = POINTER(Lists, block->lists);
+    for (int64_t list = 0; lists && list < lists->num_lists; list++) {
+        int64_t begin = begin_of(lists, list), length = begin_of(lists, list + 1) - begin;
+        if (!has_owner(lists, list))
+            continue;
+        memcpy(listed->counts + listed->num_bins * 2, POINTER(const uint16_t, lists->counts) + begin,
+               (size_t)length * 2);
+        memcpy(listed->bins + listed->num_bins, POINTER(const uint16_t, lists->bins) + begin,
+               (size_t)length * 2);
+        listed->num_bins += length;
+        end_listed(listed, block, POINTER(const int64_t, lists->owners)[list]);
+    }
+    if (lists)
+        lists->num_bins = lists->num_lists = lists->num_forgotten = 0;
+}
+
+/* Moves the rows of a block to their places, and the histograms that are in no list. */
+static void move_rows(const Measured *block, double *to, Listing *full) {
+    for (int64_t r = 0; r < block->num_rows; r++) {
+        double *row = POINTER(double, block->rows) + r * ROW;
+        if (is_full(block, row)) {
+            List list = {full->bins, (int64_t *)(void *)full->counts, full->num_bins};
+            int64_t end;
+            full->num_bins = drain(row, POINTER(int64_t, block->histograms) + r * BINS, 1, list, &end);
+            end_listed(full, block, r);
+        }
+        memcpy(to + POINTER(const int64_t, block->places)[r] * ROW, row, ROW * sizeof *row);
+        empty_row(row);
+    }
 }
 
 /* Adds lists of bins and counts to full histograms, whose addresses are given. */
@@ -1242,41 +1321,60 @@ static PyObject *py_drain(PyObject *module, PyObject *const *arguments, Py_ssize
                                      list, POINTER(int64_t, a[5])));
 }
 
-static PyObject *py_take_block(PyObject *module, PyObject *const *arguments, Py_ssize_t given) {
+/* Hands what was measured into the blocks of a table to Python, which begin again with blank rows. In
+   one call, so that no interrupt comes in between: the list has all of a step, or nothing changed. */
+static PyObject *py_close_blocks(PyObject *module, PyObject *const *arguments, Py_ssize_t given) {
     int64_t a[3];
     (void)module;
-    if (!read_integers(arguments, given, 3, a, "take_block") || !are_right(0, a + 1, 1))
+    if (!read_integers(arguments, given - 1, 3, a, "close_blocks") || !are_right(0, a + 1, 2))
         return NULL;
-    const double *rows = POINTER(const double, a[0]);
-    const Lists *lists = POINTER(const Lists, a[2]);
-    Taken taken = {a[1], 0, 0, 0, 0};
-    if (lists)
-        taken = (Taken){a[1], lists->num_lists, lists->num_bins, lists->num_forgotten, 0};
-    for (int64_t r = 0; r < a[1]; r++)
-        taken.has_full |= rows[r * ROW + LEAST_BIN] > 0;
-    PyObject *made = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size_of_taken(&taken));
-    if (made)
-        copy_block(rows, lists, &taken, PyBytes_AsString(made));
-    return made;
-}
-
-static PyObject *py_clear_block(PyObject *module, PyObject *const *arguments, Py_ssize_t given) {
-    int64_t a[3];
-    (void)module;
-    if (!read_integers(arguments, given, 3, a, "clear_block") || !are_right(0, a + 1, 1))
+    const Measured *blocks = POINTER(const Measured, a[0]);
+    PyObject *taken = PyTuple_New(7); /* First: the collector may run, and other code with it. */
+    Listing listed = {.count_size = 2}, full = {.count_size = 8};
+    double num_tensors = 0;
+    for (int64_t i = 0; taken && i < a[1]; i++)
+        num_tensors += look_at_block(blocks + i, &listed, &full);
+    if (!taken || !(num_tensors > 0)) {
+        Py_XDECREF(taken);
+        return taken ? none() : NULL;
+    }
+    PyObject *parts[] = {
+        PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(a[2] * ROW * 8)),
+        PyLong_FromLongLong(listed.num_lists), PyLong_FromLongLong(listed.num_bins), make_listing(&listed),
+        PyLong_FromLongLong(full.num_lists),   PyLong_FromLongLong(full.num_bins),   make_listing(&full),
+    };
+    int failed = 0;
+    for (int i = 0; i < 7; i++)
+        failed |= !parts[i] || PyTuple_SetItem(taken, i, parts[i]);
+    if (failed || PyList_Append(arguments[3], taken)) {
+        Py_DECREF(taken);
         return NULL;
-    clear_block(POINTER(double, a[0]), a[1], POINTER(Lists, a[2]));
+    }
+    double *rows = (double *)(void *)PyBytes_AsString(parts[0]);
+    for (int64_t r = 0; r < a[2]; r++)
+        empty_row(rows + r * ROW);
+    for (int64_t i = 0; i < a[1]; i++) {
+        move_lists(blocks + i, &listed);
+        move_rows(blocks + i, rows, &full);
+    }
+    Py_DECREF(taken);
     return none();
 }
 
 static PyObject *py_add_lists(PyObject *module, PyObject *const *arguments, Py_ssize_t given) {
-    int64_t a[6];
+    Py_buffer views[4]; /* bins, counts, ends, addresses */
+    int count = 0;
     (void)module;
-    if (!read_integers(arguments, given, 6, a, "add_lists"))
-        return NULL;
-    add_lists(POINTER(const uint16_t, a[0]), POINTER(const void, a[1]), a[2] == 2,
-              POINTER(const int64_t, a[3]), a[4], POINTER(const int64_t, a[5]));
-    return none();
+    if (given != 4)
+        return PyErr_Format(PyExc_TypeError, "add_lists takes 4 arrays, got %zd", given);
+    while (count < 4 && !PyObject_GetBuffer(arguments[count], views + count, PyBUF_SIMPLE))
+        count++;
+    if (count == 4)
+        add_lists(views[0].buf, views[1].buf, views[1].len == views[0].len, views[2].buf,
+                  (int64_t)(views[2].len / 8), views[3].buf);
+    for (int i = 0; i < count; i++)
+        PyBuffer_Release(views + i);
+    return count == 4 ? none() : NULL;
 }
 
 static PyObject *py_are_finite(PyObject *module, PyObject *const *arguments, Py_ssize_t given) {
@@ -1330,12 +1428,10 @@ static PyMethodDef methods[] = {
      "merge_rows(rows_to, rows_from, num_rows): each row into the one at its place"},
     {"drain", (PyCFunction)(void (*)(void))py_drain, METH_FASTCALL,
      "drain(rows, histograms, num_rows, bins, counts, ends) -> length of the lists"},
-    {"take_block", (PyCFunction)(void (*)(void))py_take_block, METH_FASTCALL,
-     "take_block(rows, num_rows, lists or 0) -> a copy of all that was measured, as bytes"},
-    {"clear_block", (PyCFunction)(void (*)(void))py_clear_block, METH_FASTCALL,
-     "clear_block(rows, num_rows, lists or 0): begin again with blank rows and no list"},
+    {"close_blocks", (PyCFunction)(void (*)(void))py_close_blocks, METH_FASTCALL,
+     "close_blocks(blocks, num_blocks, num_places, into): see native.TableBlocks"},
     {"add_lists", (PyCFunction)(void (*)(void))py_add_lists, METH_FASTCALL,
-     "add_lists(bins, counts, size of a count, ends, num_lists, addresses of histograms)"},
+     "add_lists(bins, counts, ends, addresses of histograms)"},
     {"agreement", torchtap_agreement, METH_VARARGS,
      "agreement(outputs, gradients, rows, columns, factor, classes) -> see targets.c"},
     {"are_finite", (PyCFunction)(void (*)(void))py_are_finite, METH_FASTCALL,
@@ -1354,8 +1450,9 @@ static struct PyModuleDef definition = {
 PyMODINIT_FUNC PyInit__kernel(void) {
     target = supported("");
     PyObject *module = PyModule_Create(&definition);
-    if (module && (torchtap_add_calls(module) || torchtap_add_tables(module) ||
-                   torchtap_add_facts(module) || torchtap_add_saved(module))) {
+    if (module && (torchtap_add_calls(module) || torchtap_add_root(module) ||
+                   torchtap_add_tables(module) || torchtap_add_facts(module) ||
+                   torchtap_add_saved(module))) {
         Py_DecRef(module);
         return NULL;
     }

@@ -14,7 +14,6 @@ subnormal with its smallest.
 from __future__ import annotations
 
 import os
-import struct
 import warnings
 from array import array
 from collections.abc import Callable, Iterable, Sequence
@@ -67,8 +66,6 @@ Drained = tuple[NDArray[np.uint16], Counts, NDArray[np.int64]]
 _BINS = 8192
 _ROW_BYTES = 128
 _NO_ROW = -1
-_SIZES = struct.Struct("5q")
-"""Numbers that ``take_block`` begins with: rows, lists, bins, lists forgotten, any full ones."""
 _NUM_COUNTED = 14
 _LARGE = 1 << 21
 """Elements from which a second thread is worth starting: each takes 2^20 of them or more."""
@@ -77,6 +74,16 @@ _LARGE = 1 << 21
 def available() -> bool:
     """Return whether the binary is there."""
     return _available
+
+
+def closes_tables() -> bool:
+    """Return whether the binary empties tables as a step closes: one that is older does not."""
+    return _available and hasattr(_kernel, "close_blocks")
+
+
+def follows_models() -> bool:
+    """Return whether the binary follows the calls of a model itself: one that is older does not."""
+    return _available and hasattr(_kernel, "enter_model")
 
 
 def takes_calls() -> bool:
@@ -185,52 +192,82 @@ class SparseLog:
         self._header[-1] += is_old.sum()
 
 
-class TakenBlock:
-    """Holds a copy of what was measured into a block: rows, and the histograms in its lists.
-
-    Made as a step closes, and read later.
-
-    Args:
-        rows: address of ``float64[num_rows, 16]``.
-        num_rows: how many to copy.
-        lists: of the block, if it has them.
+class Listed(NamedTuple):
+    """Histograms of a step, as lists of bins and counts, one after the other.
 
     Attributes:
-        has_full: whether any histogram is counted outside of the lists.
+        drained: as of :func:`drain`.
+        places: whose each is.
+        are_samples: whether each counts a sample.
     """
 
-    __slots__ = ("_data", "_sizes", "has_full")
-
-    def __init__(self, rows: int, num_rows: int, lists: SparseLog | None) -> None:
-        address = 0 if lists is None else lists.address
-        self._data: bytes = _kernel.take_block(rows, num_rows, address)
-        self._sizes = _SIZES.unpack_from(self._data)
-        self.has_full = bool(self._sizes[4])
-
-    def rows(self) -> NDArray[np.float64]:
-        """Return the rows, ``float64[rows, 16]``."""
-        num_rows = self._sizes[0]
-        return np.frombuffer(self._data, np.float64, num_rows * 16, _SIZES.size).reshape(-1, 16)
-
-    def lists(self) -> tuple[NDArray[np.int64], Drained]:
-        """Return the owner of each list, and the lists as :func:`drain` gives them."""
-        num_rows, num_lists, num_bins, num_forgotten, _ = self._sizes
-        # A row has 16 numbers of 8 bytes.
-        start = _SIZES.size + num_rows * 128
-        ends, owners = np.frombuffer(self._data, np.int64, 2 * num_lists, start).reshape(2, -1)
-        start += num_lists * 16
-        bins, counts = np.frombuffer(self._data, np.uint16, 2 * num_bins, start).reshape(2, -1)
-        if num_forgotten:
-            is_used, lengths = owners != _NO_ROW, np.diff(ends, prepend=0)
-            are_used = np.repeat(is_used, lengths)
-            bins, counts = bins[are_used], counts[are_used]
-            owners, ends = owners[is_used], np.cumsum(lengths[is_used])
-        return owners, (bins, counts, ends)
+    drained: Drained
+    places: NDArray[np.int64]
+    are_samples: NDArray[np.bool_]
 
 
-def clear_block(rows: int, num_rows: int, lists: SparseLog | None) -> None:
-    """Begin again with blank rows and no list; arguments of :class:`TakenBlock`."""
-    _kernel.clear_block(rows, num_rows, 0 if lists is None else lists.address)
+class TableBlocks:
+    """Holds the addresses of the blocks of a table on the CPU, which :meth:`close` empties."""
+
+    __slots__ = ("_blocks", "_held", "_num_places")
+
+    def __init__(self) -> None:
+        self._blocks = array("q")
+        self._held: list[Any] = []
+        self._num_places = 0
+
+    def add_block(
+        self,
+        rows: NDArray[np.float64],
+        histograms: NDArray[np.int64] | None,
+        lists: SparseLog | None,
+    ) -> None:
+        """Add a block of which no row is used yet."""
+        places = np.zeros(len(rows), dtype=np.int64)
+        # The kernel has addresses alone, so this keeps the memory alive.
+        self._held.append((rows, histograms, lists, places))
+        wanted = 0 if histograms is None else histograms.ctypes.data
+        room = 0 if lists is None else lists.address
+        self._blocks.extend((rows.ctypes.data, wanted, room, places.ctypes.data, 0))
+
+    def add_row(self, index: int, place: int) -> None:
+        """Use the rows of the last block up to one, for what is at this place of a step."""
+        # The last line makes the kernel read the row: an interrupt may come before each of them.
+        self._num_places = max(self._num_places, place + 1)
+        self._held[-1][3][index] = place
+        self._blocks[-1] = index + 1
+
+    def close(self, into: list[Any]) -> None:
+        """Append what was measured to a list, and begin again with blank rows and no histogram.
+
+        Nothing comes in between, no interrupt either. Where nothing was measured, as when it is
+        called again, nothing is appended. :func:`read_closed` reads it.
+        """
+        _kernel.close_blocks(
+            self._blocks.buffer_info()[0], len(self._blocks) // 5, self._num_places, into
+        )
+
+
+def read_closed(closed: list[Any]) -> tuple[NDArray[np.float64], list[Listed]]:
+    """Return the rows of a step by place, and its histograms, of what ``TableBlocks`` closed."""
+    if not closed:
+        return np.zeros((0, 16)), []
+    rows, *listed = closed[0]
+    found = []
+    for counts, (num_lists, num_bins, data) in ((np.uint16, listed[:3]), (np.int64, listed[3:])):
+        if num_lists:
+            found.append(_read_listed(num_lists, num_bins, data, counts))
+    return np.frombuffer(rows).reshape(-1, 16), found
+
+
+def _read_listed(num_lists: int, num_bins: int, data: bytes, counted_as: Any) -> Listed:
+    """Read what ``close_blocks`` made of histograms, whose counts are of one of two types."""
+    numbers = np.frombuffer(data, np.int64, 2 * num_lists)
+    counts = np.frombuffer(data, counted_as, num_bins, 16 * num_lists)
+    at = 16 * num_lists + counts.nbytes
+    bins = np.frombuffer(data, np.uint16, num_bins, at)
+    are_samples = np.frombuffer(data, np.bool_, num_lists, at + 2 * num_bins)
+    return Listed((bins, counts, numbers[:num_lists]), numbers[num_lists:], are_samples)
 
 
 class KernelArgs:
@@ -501,11 +538,10 @@ def add_lists(
     bins, counts, ends = drained
     if not len(places):
         return
-    if _available:
+    if closes_tables():
         if addresses is None:
             addresses = addresses_in(blocks, places)
-        arrays = bins.ctypes.data, counts.ctypes.data, counts.itemsize, ends.ctypes.data
-        _kernel.add_lists(*arrays, len(ends), addresses.ctypes.data)
+        _kernel.add_lists(bins, counts, ends, addresses)
         return
     which, rows = np.divmod(places, len(blocks[0]))
     lists = zip(which.tolist(), rows.tolist(), pairwise((0, *ends)), strict=True)
