@@ -15,8 +15,7 @@ from torch.optim.optimizer import Optimizer
 
 from torchtap.core.distributed import sharded_parameters
 from torchtap.core.model_layout import Layout
-from torchtap.core.module_paths import num_parameters
-from torchtap.core.preserved import mode_of
+from torchtap.core.module_paths import mode_of, num_parameters
 from torchtap.hooks.optimizer_hooks import listen_to_optimizers
 from torchtap.stats.kernels import native
 
