@@ -220,7 +220,7 @@ class OptimizerPorts:
         self._running.clear()
         self._has_stepped = self._was_paused = False
         self._were_scaled_away = None
-        if self._scalers.are_known:
+        if self.is_wanted and self._scalers.are_known:
             self._scalers.note()
 
     def _note_skipped(self, state: SiteState, param: Tensor, *, is_last: bool) -> None:
