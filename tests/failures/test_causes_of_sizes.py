@@ -358,7 +358,32 @@ DIMENSIONS = [
         "assert torch.allclose(scores.grad[0, 2], scores[0].softmax(0)[2] - 1)",
     ),
 ]
-PROGRAMS = [*RESHAPES, *PARTS, *LAYERS, *LOSSES, *INDICES, *DIMENSIONS]
+FURTHER = [
+    (
+        "x, v = torch.zeros(4, 2), torch.arange(8.0).view(4, 2)\n"
+        "m = torch.tensor([True, False, True, False])\nx[m] = v",
+        "take those at the same places: x[m] = v[m].",
+        "= v",
+        "= v[m]",
+        "assert x.tolist() == [[0, 1], [0, 0], [4, 5], [0, 0]]",
+    ),
+    (
+        "a, b = torch.rand(5, 2), torch.rand(3, 2)\nfar = (a - b).norm(dim=-1)",
+        "give the pairs two dimensions: a[:, None] and b[None].",
+        "(a - b)",
+        "(a[:, None] - b[None])",
+        "assert torch.allclose(far, torch.cdist(a, b), atol=1e-5)",
+    ),
+    (
+        "att = nn.MultiheadAttention(8, 2, batch_first=True)\n"
+        "q, words = torch.rand(2, 3, 8), torch.rand(2, 5, 12)\nout, _ = att(q, words, words)",
+        "of another encoder, say so: att = nn.MultiheadAttention(8, ..., kdim=12, vdim=12).",
+        "(8, 2, batch_first=True)",
+        "(8, 2, kdim=12, vdim=12, batch_first=True)",
+        "assert out.shape == (2, 3, 8)",
+    ),
+]
+PROGRAMS = [*FURTHER, *RESHAPES, *PARTS, *LAYERS, *LOSSES, *INDICES, *DIMENSIONS]
 
 
 @pytest.mark.parametrize(NAMES, PROGRAMS)
@@ -510,6 +535,10 @@ def test_an_array_is_made_of_a_copy_on_the_cpu(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_another_cause_is_said(source: str, says: str, tmp_path: Path) -> None:
+def test_another_cause_is_said(
+    source: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A library that another test imports may have switched the checks off.
+    monkeypatch.setattr("torch.distributions.Distribution._validate_args", True)
     note = note_of(source, tmp_path)
     assert says in note, note

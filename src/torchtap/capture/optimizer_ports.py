@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
-from torchtap.capture.training.scalers import Scalers
 from torchtap.core.distributed import local, sharded_parameters
 from torchtap.core.inference_mode import normal_copy
 from torchtap.core.ports import OPTIMIZER_PORTS
@@ -26,6 +26,7 @@ from torchtap.hooks.param_hooks import tapped_params
 from torchtap.hooks.tap import SiteState, Tap
 
 if TYPE_CHECKING:
+    from torchtap.capture.training.scalers import Scalers
     from torchtap.core.plan import Plan
 
 COMPUTED_INSIDE = "computed inside the optimizer's step, by its closure"
@@ -89,8 +90,13 @@ class OptimizerPorts:
         self._running: list[_Step] = []
         self._skipped: dict[SiteState, dict[str, list[int]]] = {}
         self._has_stepped = self._was_paused = self._are_named = False
-        self._scalers = Scalers()
         self._were_scaled_away: bool | None = None
+
+    @cached_property
+    def _scalers(self) -> Scalers:
+        from torchtap.capture.training.scalers import Scalers
+
+        return Scalers()
 
     def attach(self) -> list[Any]:
         """Listen to all optimizers; returns the handles."""
@@ -214,7 +220,7 @@ class OptimizerPorts:
         self._running.clear()
         self._has_stepped = self._was_paused = False
         self._were_scaled_away = None
-        if self._scalers.are_known:
+        if self.is_wanted and self._scalers.are_known:
             self._scalers.note()
 
     def _note_skipped(self, state: SiteState, param: Tensor, *, is_last: bool) -> None:

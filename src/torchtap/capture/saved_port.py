@@ -71,7 +71,12 @@ class Saved:
         self._storages.clear()
 
     def read(
-        self, tap: Tap, outputs: Iterable[Tensor], first: int, params: set[int], take: Take
+        self,
+        tap: Tap,
+        outputs: Iterable[Tensor],
+        first: int,
+        is_param: Callable[[Tensor], bool],
+        take: Take,
     ) -> None:
         """Hand on the tensors that the nodes of a module that returned keep.
 
@@ -79,7 +84,7 @@ class Saved:
             tap: of the module.
             outputs: what it returned.
             first: number that its first node can have.
-            params: storages of the model's parameters.
+            is_param: says whether a tensor has the memory of a parameter.
             take: gets the state, the tensor and its labels.
         """
         times: Counter[str] = Counter()
@@ -104,7 +109,7 @@ class Saved:
                 elif raw.unpack_hook is not None:
                     state.reason = _packed(raw)
                     continue
-                take(state, tensor, self._labels(tensor, params))
+                take(state, tensor, self._labels(tensor, is_param))
 
     def _raws(self, node: Node) -> Iterator[tuple[str, Any]]:
         """Yield the tensors that a node keeps, as ``op.slot`` and autograd's own handle."""
@@ -113,9 +118,9 @@ class Saved:
             if holds_any(raw):
                 yield f"{op}.{slot}", raw
 
-    def _labels(self, tensor: Tensor, params: set[int]) -> tuple[str, ...]:
+    def _labels(self, tensor: Tensor, is_param: Callable[[Tensor], bool]) -> tuple[str, ...]:
         storage = storage_id(tensor)
-        if storage in params and storage:
+        if is_param(tensor):
             return (PARAMETER,)
         if num_casts(tensor):
             return (CAST,)

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
 from torchtap.core.distributed import sharded_parameters
-from torchtap.core.module_paths import num_parameters
-from torchtap.core.preserved import mode_of
+from torchtap.core.model_layout import Layout
+from torchtap.core.module_paths import mode_of, num_parameters
 from torchtap.hooks.optimizer_hooks import listen_to_optimizers
 from torchtap.stats.kernels import native
 
@@ -219,8 +219,17 @@ def _bound_kernel() -> Any:
 
 def _kernel() -> Any:
     """Return the binary that reads facts, if one is used that can."""
-    is_there = native.takes_calls() and hasattr(native.kernel(), "read_modules")
+    is_there = native.takes_calls() and hasattr(native.kernel(), "look")
     return _bound_kernel() if is_there else None  # Or the binary is an older one.
+
+
+def _compare(layout: Layout) -> Any:
+    """Look at a model natively, see :attr:`~torchtap.core.model_layout.Layout.compare`."""
+    kernel = _kernel()
+    return None if kernel is None else kernel.look(*layout.rows())
+
+
+Layout.compare = _compare
 
 
 def _read_modules(

@@ -13,6 +13,7 @@ from torchtap.capture.copy_policy import ALIAS, CopyPolicy
 from torchtap.core.inference_mode import normal_copy
 from torchtap.core.record import EVAL, FORWARD, UNVERSIONED, Record, new_record
 from torchtap.core.tensors import obstacle, storage_id
+from torchtap.hooks.graph_edges import num_casts
 from torchtap.hooks.tap import SiteState, Tap
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class Values:
         self._skips_evaluation = skips_evaluation
         self._borrows = copy_policy.copy == ALIAS
         self._own_storages: set[int] | None = None
+        self._param_storages: set[int] = set()
 
     @cached_property
     def saved(self) -> Saved:
@@ -141,15 +143,31 @@ class Values:
             labels += part
             self._emit(Record(state.site, self.step, call, phase, -1, labels, kept, version))
 
-        self.saved.read(tap, outputs, first_node, self._param_storages(), take)
+        self.saved.read(tap, outputs, first_node, self._is_param, take)
 
     def forget_storages(self) -> None:
         """Look up the memory of parameters and buffers again: it may be another now."""
         self._own_storages = None
 
-    def _param_storages(self) -> set[int]:
+    def _look_up_storages(self) -> set[int]:
+        """Return storages of the model's parameters and buffers, looked up anew."""
         model = self._model()
-        return set() if model is None else {storage_id(param) for param in model.parameters()}
+        buffers: set[int] = set()
+        self._param_storages = set()
+        if model is not None:
+            self._param_storages = {storage_id(param) for param in model.parameters()} - {0}
+            buffers = {storage_id(buffer) for buffer in model.buffers()} - {0}
+        self._own_storages = self._param_storages | buffers
+        return self._own_storages
+
+    def _is_param(self, tensor: Tensor) -> bool:
+        """Return whether the memory of a saved tensor is that of a parameter."""
+        if self._own_storages is None:
+            self._look_up_storages()
+        storage = storage_id(tensor)
+        if storage not in self._param_storages and num_casts(tensor) == 0:
+            self._look_up_storages()  # FSDP gives parameters other memory while a module runs.
+        return storage in self._param_storages
 
     def _all_foreign(self, tensor: Tensor, passed: set[int]) -> set[int]:
         """Storages that others may write into: what was passed in, and the model's own state."""
@@ -157,11 +175,8 @@ class Values:
         source = tensor._base if tensor._is_view() else tensor
         if source is not None and source.grad_fn is not None:
             return passed  # Made by an operation.
-        if self._own_storages is None:
-            model = self._model()
-            state = () if model is None else (*model.parameters(), *model.buffers())
-            self._own_storages = {storage_id(held) for held in state} - {0}
-        return passed | self._own_storages
+        own = self._look_up_storages() if self._own_storages is None else self._own_storages
+        return passed | own
 
 
 def why_no_copy(error: BaseException) -> str:

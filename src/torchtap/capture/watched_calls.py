@@ -22,7 +22,7 @@ from torchtap.capture.plain_calls import native_put_on, new_step_counter
 from torchtap.capture.state_ports import State
 from torchtap.capture.training_facts import TrainingFacts
 from torchtap.capture.value_ports import Values
-from torchtap.core.preserved import mode_of
+from torchtap.core.module_paths import mode_of
 from torchtap.core.record import BACKWARD, EVAL, FORWARD
 from torchtap.core.tensors import storage_id
 from torchtap.core.torch_private import (

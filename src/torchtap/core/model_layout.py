@@ -12,11 +12,11 @@ Nothing is put on the model, so copies and pickles have nothing of it, and no mo
 from __future__ import annotations
 
 import weakref
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from functools import partial
 from itertools import chain
 from operator import is_
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import nn
@@ -52,7 +52,11 @@ class Layout:
         types: path -> class names in MRO order.
         is_comparable: whether a later look can tell that nothing has changed. Of a ``ScriptModule``
             it cannot.
+        compare: looks natively: gives all modules, ``False`` where anything is not as it was, or
+            ``None`` where it cannot tell.
     """
+
+    compare: ClassVar[Callable[[Layout], Any] | None] = None
 
     def __init__(self, every: list[nn.Module]) -> None:
         model = every[0]
@@ -71,9 +75,20 @@ class Layout:
             children = chain.from_iterable(module._modules.values() for module in every)
             # Where there is no child, the number of the ``None`` that stands behind all modules.
             self._children = [-1 if one is None else numbers[id(one)] for one in children]
+            self._rows = tuple(self._refs), _rows_of(every, numbers), tuple(self._looks[1])
 
     def look(self, model: nn.Module) -> Look | None:
         """Return the modules of a model, or ``None`` where anything of it is not as it was."""
+        found = None if Layout.compare is None or not self.is_comparable else Layout.compare(self)
+        if found is None:
+            return self._look(model)
+        return self.first_look(found) if found and found[0] is model else None
+
+    def rows(self) -> tuple[Any, ...]:
+        """Return what :attr:`compare` reads: references, a row of each module and of each class."""
+        return self._rows
+
+    def _look(self, model: nn.Module) -> Look | None:
         every: list[Any] = [ref() for ref in self._refs]
         # The classes first: a module that is gone has another.
         if not self.is_comparable or every[0] is not model or list(map(type, every)) != self._kinds:
@@ -140,6 +155,19 @@ def _looks_of(modules: list[nn.Module]) -> tuple[list[Any], ...]:
     )
 
 
+def _rows_of(modules: list[nn.Module], numbers: dict[int, int]) -> tuple[Any, ...]:
+    """Return the same for each module, with the numbers of its children."""
+    rows = []
+    for one in modules:
+        row: list[Any] = [type(one)]
+        for table in (one._parameters, one._buffers):
+            row += tuple(table), tuple(None if held is None else True for held in table.values())
+        children = [None if held is None else numbers[id(held)] for held in one._modules.values()]
+        row += tuple(one._modules), tuple(children), "forward" in one.__dict__
+        rows.append(tuple(row))
+    return tuple(rows)
+
+
 def _looks_of_classes(classes: list[type]) -> list[tuple[Any, ...]]:
     """Return what a layout depends on of the classes of its modules."""
-    return [(one.__name__, one.__mro__, getattr(one, "forward", None)) for one in classes]
+    return [(one, one.__name__, one.__mro__, getattr(one, "forward", None)) for one in classes]

@@ -111,6 +111,14 @@ def is_container(module: nn.Module) -> bool:
     return type(module).forward is nn.Module.forward and "forward" not in vars(module)
 
 
+def mode_of(module: nn.Module) -> bool | None:
+    """Return whether a module is in training mode; ``None`` if it has none, as PyTorch allows."""
+    if isinstance(module, torch.jit.ScriptModule):
+        return getattr(module, "training", None)  # torch.jit.freeze takes it away.
+    mode: bool | None = vars(module).get("training")  # A module's own __getattr__ may raise.
+    return mode
+
+
 def num_parameters(modules: Mapping[str, nn.Module]) -> dict[str, int]:
     """Path -> elements of the parameters that the module itself has; of those that have any.
 

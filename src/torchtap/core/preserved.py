@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from torchtap.core.equality import same
+from torchtap.core.module_paths import mode_of
 
 Access = tuple[Callable[[], Any], Callable[[Any], object]]
 """Functions that read and write the state of one generator."""
@@ -214,14 +215,6 @@ def gradients_set_aside(params: Iterable[Tensor]) -> Iterator[None]:
     finally:
         for param, gradient in before:
             param.grad = gradient
-
-
-def mode_of(module: nn.Module) -> bool | None:
-    """Return whether a module is in training mode; ``None`` if it has none, as PyTorch allows."""
-    if isinstance(module, torch.jit.ScriptModule):
-        return getattr(module, "training", None)  # torch.jit.freeze takes it away.
-    mode: bool | None = vars(module).get("training")  # A module's own __getattr__ may raise.
-    return mode
 
 
 def set_mode(module: nn.Module, mode: bool | None) -> None:

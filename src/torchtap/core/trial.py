@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torchtap.core.distributed import is_distributed, local, num_ranks, sharded_parameters
 from torchtap.core.equality import same
 from torchtap.core.errors import InputError
-from torchtap.core.module_paths import modules_of
-from torchtap.core.preserved import RandomState, mode_of, same_states
+from torchtap.core.module_paths import mode_of, modules_of
+from torchtap.core.preserved import RandomState, same_states
 from torchtap.core.tree import argument_leaves, leaves
 
 Loss = Callable[[Any], Tensor]

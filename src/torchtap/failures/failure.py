@@ -6,7 +6,7 @@ import ast
 from collections.abc import Sequence
 from enum import Enum
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -54,12 +54,14 @@ class Failure:
         text: its message.
         frames: that it passed, outermost first.
         user: the innermost frame of the program, or else of a library that is not torch.
+        known: answers that are asked for several times, by their question.
     """
 
     def __init__(self, error: BaseException, model: nn.Module | None = None) -> None:
         self.error = error
         self.text = str(error)
         self.frames: Sequence[TracebackFrame] = frames_of(error)
+        self.known: dict[object, Any] = {}
         self._model = model
         self._origins: dict[tuple[str, int, int], Origin] = {}
         inwards = self.frames[::-1]

@@ -6,11 +6,13 @@ only where the source and the objects leave no other, and nothing of the program
 
 from __future__ import annotations
 
+import argparse
 import ast
 import dataclasses
 import sys
-from collections.abc import Iterator
-from types import FunctionType
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 from torch import nn
@@ -20,6 +22,7 @@ from torchtap.core.source_files import is_of_library, is_of_standard
 from torchtap.failures.assignments import Assignment, is_changed
 from torchtap.failures.parsed_source import source_tree
 from torchtap.failures.scopes import (
+    END,
     Expression,
     Path,
     Scope,
@@ -32,6 +35,7 @@ from torchtap.failures.scopes import (
 from torchtap.failures.traceback_frame import MISSING
 
 _MOST_STEPS = 48
+_NAMESPACES = (SimpleNamespace, argparse.Namespace)
 CASTS = frozenset({"to", "type", "float", "double", "half", "bfloat16", "long", "int", "bool"})
 """Methods that return a tensor of another dtype, or on another device."""
 _SAME = CASTS | {"cuda", "cpu", "detach", "clone", "contiguous", "eval", "train", "requires_grad_"}
@@ -201,7 +205,7 @@ def _of_assignment(one: Expression, made: Assignment, name: str) -> Expression |
 def _of_attribute(one: Expression, node: ast.Attribute) -> Expression | None:
     """Return the expression that an attribute was set to."""
     attr, base = node.attr, one.part(node.value)
-    for scope in filter(None, (one.scope, one.scope.outer(attr))):
+    for scope in (one.scope, *_file_around(one.scope, node)):
         made = list(_set_in(scope.tree, node, one.line if scope is one.scope else scope.line))
         if made:
             found = Expression(made[0], scope, one.path)
@@ -210,34 +214,61 @@ def _of_attribute(one: Expression, node: ast.Attribute) -> Expression | None:
     if owner is MISSING:
         owner = one.scope.value_of(node.value)
     kind = type(owner) if owner is not MISSING else _class_of(end_of(base))
-    if kind is None or is_of_library(_file_of(kind, base.scope.file)):
+    if kind is None or kind in _NAMESPACES:
         return _of_namespace(one, base, attr)
+    if is_of_library(_file_of(kind, base.scope.file)):
+        return None
     return _with_path(_set_by_class(kind, owner, base, attr), one.path)
 
 
+def _file_around(scope: Scope, node: ast.Attribute) -> Iterator[Scope]:
+    """Yield the file that a function stands in, where it may set an attribute of a global name."""
+    root: ast.expr = node
+    while isinstance(root, ast.Attribute | ast.Subscript):
+        root = root.value
+    name = root.id if isinstance(root, ast.Name) else ""
+    is_free = scope.frame is not None and name in scope.frame.code.co_freevars
+    if name and not is_free and name not in scope.parameters and not scope.assignments(name, END):
+        outer = scope.outer(name)
+        if outer is not None:
+            yield outer
+
+
 def _set_in(tree: ast.AST | None, target: ast.Attribute, line: int) -> Iterator[ast.expr]:
-    """Yield what a function or file gives an attribute above a line, each outside of others."""
-    wanted = ast.unparse(target)
-    waiting = list(ast.iter_child_nodes(tree)) if tree is not None else []
-    while waiting:
-        node = waiting.pop(0)
-        if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Lambda | ast.expr):
-            continue
-        if isinstance(node, ast.Assign) and node.lineno < line:
-            yield from _given_in(node, wanted)
-        waiting[:0] = list(ast.iter_child_nodes(node))
+    """Yield what a function or file gives an attribute above a line."""
+    if tree is not None:
+        for at, value in _attributes_set(tree).get(ast.unparse(target), ()):
+            if at < line:
+                yield value
 
 
-def _given_in(statement: ast.Assign, wanted: str) -> Iterator[ast.expr]:
-    """Yield what an assignment gives an attribute: ``b`` of ``self.x, self.y = a, b``."""
+@lru_cache(maxsize=1024)
+def _attributes_set(tree: ast.AST) -> Mapping[str, list[tuple[int, ast.expr]]]:
+    """Return the attributes that a function or file sets, not in functions inside of it.
+
+    Returns:
+        attribute as it is written -> line and value of each assignment, in their order.
+    """
+    found: dict[str, list[tuple[int, ast.expr]]] = {}
+    waiting = list(ast.iter_child_nodes(tree))
+    for node in waiting:  # Grows as it goes.
+        if isinstance(node, ast.Assign):
+            for target, value in _pairs_of(node):
+                if isinstance(target, ast.Attribute):
+                    found.setdefault(ast.unparse(target), []).append((node.lineno, value))
+        elif not isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Lambda | ast.expr):
+            waiting += ast.iter_child_nodes(node)
+    return found
+
+
+def _pairs_of(statement: ast.Assign) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Yield the targets of an assignment with their values: two of ``self.x, self.y = a, b``."""
     for target in statement.targets:
         match target, statement.value:
-            case ast.Attribute(), value if ast.unparse(target) == wanted:
-                yield value
             case ast.Tuple(elts=targets), ast.Tuple(elts=values) if len(targets) == len(values):
-                for one, value in zip(targets, values, strict=True):
-                    if isinstance(one, ast.Attribute) and ast.unparse(one) == wanted:
-                        yield value
+                yield from zip(targets, values, strict=True)
+            case _, value:
+                yield target, value
 
 
 def _file_of(kind: type, near: str) -> str:
@@ -273,7 +304,7 @@ def _set_by_class(kind: type, owner: Any, base: Expression, attr: str) -> Expres
             continue
         scope = returned_scope(method, base.scope.frames, owner=owner, itself=base)
         target = ast.Attribute(ast.Name("self"), attr)
-        made = list(_set_in(scope.tree, target, 1 << 30)) if scope is not None else []
+        made = list(_set_in(scope.tree, target, END)) if scope is not None else []
         if scope is not None and made and method.__name__ == "__init__":
             call = _constructed(kind, holder, base, owner)
             scope = dataclasses.replace(scope, call=call)

@@ -24,7 +24,7 @@ _CALLS = os.path.join(TORCH, "nn", "modules", "module.py")
 _WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 COMPREHENSIONS = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"})
 """Names of the functions that Python makes of comprehensions."""
-_END = 1 << 30
+END = 1 << 30
 """A line below all others: a function that runs later finds the names of its file as they ended."""
 Path = tuple[int | str | None, ...]
 """Items that are taken of a value, one of another; ``None`` is the item of a loop."""
@@ -100,7 +100,7 @@ class Scope:
     tree: ast.AST | None
     file: str
     frames: Sequence[TracebackFrame]
-    line: int = _END
+    line: int = END
     frame: TracebackFrame | None = None
     given: Mapping[str, Any] | None = None
     owner: Any = MISSING
@@ -121,7 +121,7 @@ class Scope:
     def _value_of_name(self, name: str) -> Any:
         if name == "self":
             return self.owner
-        if self.given is None or name in self.parameters or self.assignments(name, _END):
+        if self.given is None or name in self.parameters or self.assignments(name, END):
             return MISSING
         return self.given.get(name, vars(builtins).get(name, MISSING))
 
@@ -267,10 +267,10 @@ def given_to(call: Expression, names: Sequence[str], name: str) -> Expression | 
         if keyword.arg == name:
             return call.part(keyword.value)
     at = names.index(name) if name in names else len(node.args)
-    first = next((n for n, one in enumerate(node.args) if isinstance(one, ast.Starred)), _END)
+    first = next((n for n, one in enumerate(node.args) if isinstance(one, ast.Starred)), END)
     if at < len(node.args) and at < first:
         return call.part(node.args[at])
-    if first < _END and first <= at and first == len(node.args) - 1:
+    if first < END and first <= at and first == len(node.args) - 1:
         return call.part(node.args[first].value, (at - first,))  # type: ignore[attr-defined]
     opened = [keyword.value for keyword in node.keywords if keyword.arg is None]
     return call.part(opened[0], (name,)) if len(opened) == 1 else None

@@ -78,6 +78,14 @@ class Made(NamedTuple):
 
 def made_of(failure: Failure, module: nn.Module | None) -> Made | None:
     """Return the call of the program that made a module; ``None`` where that is not certain."""
+    key = "made", id(module)
+    if key not in failure.known:
+        failure.known[key] = _made_of(failure, module)
+    made: Made | None = failure.known[key]
+    return made
+
+
+def _made_of(failure: Failure, module: nn.Module | None) -> Made | None:
     text = "" if module is None else failure.names.variable(module)
     for frame in reversed(failure.frames):
         found = _expression(failure, frame, text) if frame.is_user and text else None

@@ -19,7 +19,7 @@ from torchtap.core.printed_page import BLANK, Grid, Page
 from torchtap.core.text import NONE, size
 from torchtap.saved.choose_modules import choose, paths_of, patterns_for, wait_seconds
 from torchtap.saved.offload_report import MOST_ROWS, labels_of
-from torchtap.saved.profile import Profile, profile_step
+from torchtap.saved.profile import Profile, SavedMemory, profile_step
 from torchtap.saved.spill_file import SpillFile, folder_for
 
 _PROBE, _NUM_PROBES = 4 << 20, 8
@@ -186,9 +186,11 @@ def _rows(
     profile: Profile, modules: dict[str, nn.Module], moved: set[str], cost: float
 ) -> tuple[AdviceRow, ...]:
     saved, seconds = profile.saved, profile.seconds()
+    by_path: dict[str, list[SavedMemory]] = {path: [] for path in paths_of(saved)}
+    for one in saved:
+        by_path[one.path].append(one)
     rows = []
-    for path in paths_of(saved):
-        own = [one for one in saved if one.path == path]
+    for path, own in by_path.items():
         movable = [one for one in own if one.is_movable]
         rows.append(
             AdviceRow(

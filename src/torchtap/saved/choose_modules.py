@@ -51,6 +51,12 @@ def _is_in(path: str, other: str) -> bool:
     return path != other and (not other or path.startswith(f"{other}."))
 
 
+def _around(path: str) -> set[str]:
+    """Return a path, and those of all modules around it."""
+    parts = path.split(".")
+    return {"", *(".".join(parts[:depth]) for depth in range(1, len(parts) + 1))}
+
+
 def _above(path: str, moved: Iterable[str]) -> bool:
     """Return whether a module around it is moved."""
     return any(_is_in(path, other) for other in moved)
@@ -69,10 +75,13 @@ def patterns_for(
     saved: Sequence[SavedMemory], modules: dict[str, nn.Module], moved: set[str]
 ) -> tuple[str, ...]:
     """Return the outermost paths in which every module that saves anything is moved."""
-    paths = paths_of(saved)
+    by_place: dict[str, set[str]] = {}
+    for path in paths_of(saved):
+        for place in _around(path):
+            by_place.setdefault(place, set()).add(path)
     chosen: list[str] = []
     for path in modules:
-        inside = [one for one in paths if one == path or _is_in(one, path)]
+        inside = by_place.get(path)
         if inside and moved.issuperset(inside) and not _above(path, chosen):
             chosen.append(path)
     return tuple(path or "." for path in chosen)

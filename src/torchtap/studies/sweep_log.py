@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from torchtap.core.errors import InputError, RunError
-from torchtap.core.preserved import mode_of
+from torchtap.core.module_paths import mode_of
 from torchtap.studies.fingerprint import NoFingerprintError, fingerprint
 from torchtap.studies.sweep_study import Study
 from torchtap.studies.sweep_table import Values

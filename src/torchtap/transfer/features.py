@@ -13,9 +13,9 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torchtap.core.did_you_mean import did_you_mean
 from torchtap.core.doors import require
 from torchtap.core.errors import CaptureError, EditError, InputError
-from torchtap.core.module_paths import Where, modules_of
+from torchtap.core.module_paths import Where, mode_of, modules_of
 from torchtap.core.plan import Plan, make_plan
-from torchtap.core.preserved import mode_of, set_mode
+from torchtap.core.preserved import set_mode
 from torchtap.core.printed import Printed
 from torchtap.core.printed_page import Grid, Line, Page
 from torchtap.core.site import Site

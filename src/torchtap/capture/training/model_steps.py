@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from torchtap.core.distributed import sharded_parameters
-from torchtap.core.preserved import mode_of
+from torchtap.core.module_paths import mode_of
 from torchtap.core.torch_private import current_task
 from torchtap.hooks.call_follower import CallFollower, EntryHook
 from torchtap.hooks.optimizer_hooks import listen_to_optimizers

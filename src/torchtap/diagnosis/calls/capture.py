@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from torchtap.core.inference_mode import outside_inference_mode
-from torchtap.core.preserved import mode_of
+from torchtap.core.module_paths import mode_of
 from torchtap.core.record import FORWARD, RECOMPUTE
 from torchtap.diagnosis.calls.copies import Arguments, copied
 from torchtap.diagnosis.calls.standalone.run_again import held_output

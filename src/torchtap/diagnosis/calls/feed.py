@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 
 from torch import Tensor, nn
 
-from torchtap.core.preserved import gradients_set_aside, mode_of, preserved, set_mode
+from torchtap.core.module_paths import mode_of
+from torchtap.core.preserved import gradients_set_aside, preserved, set_mode
 from torchtap.diagnosis.calls.capture import Captured
 from torchtap.diagnosis.calls.standalone.run_again import Result, run_again
 

@@ -13,7 +13,8 @@ from torch import nn
 
 from torchtap.core.doors import require
 from torchtap.core.errors import InputError
-from torchtap.core.preserved import mode_of, set_mode
+from torchtap.core.module_paths import mode_of
+from torchtap.core.preserved import set_mode
 from torchtap.core.printed import Printed
 from torchtap.core.printed_page import Line, Listed, Page, Part
 from torchtap.core.text import plural

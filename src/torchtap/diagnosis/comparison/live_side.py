@@ -15,8 +15,8 @@ from torchtap.capture.unobserved import unobserved
 from torchtap.capture.watch import watch
 from torchtap.core.distributed import num_ranks
 from torchtap.core.errors import InputError
-from torchtap.core.module_paths import every_module, modules_of
-from torchtap.core.preserved import mode_of, set_mode
+from torchtap.core.module_paths import every_module, mode_of, modules_of
+from torchtap.core.preserved import set_mode
 from torchtap.core.rebuild import replace_arguments
 from torchtap.core.tree import leaves
 from torchtap.core.trial import Trial, default_loss

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchtap.core.module_paths import every_module, modules_of
-from torchtap.core.preserved import RandomState, mode_of
+from torchtap.core.module_paths import every_module, mode_of, modules_of
+from torchtap.core.preserved import RandomState
 from torchtap.core.tensors import obstacle
 from torchtap.core.torch_private import current_task, is_any_autocast_enabled
 from torchtap.core.tree import leaves

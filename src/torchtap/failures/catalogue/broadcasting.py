@@ -67,7 +67,11 @@ def _broadcast(failure: Failure, found: re.Match[str]) -> Explanation:
         sizes = sorted((int(found["a"]), int(found["b"])))
         smaller, larger = (a, b) if int(found["a"]) == sizes[0] else (b, a)
         of_channels = list(_of_channels(larger, sizes, chosen))
-        of_batches = [samples_of_one_batch(sizes), *several_for_one(smaller, *sizes)]
+        of_batches = [
+            *([] if _is_of_a_loss(failure) else _pairs_of_points(a, b, chosen)),
+            samples_of_one_batch(sizes),
+            *several_for_one(smaller, *sizes),
+        ]
         ways = [*ways[:-1], *(of_channels or of_batches), ways[-1]]
     ways = [*classes, *_for_each_sample(failure, found, chosen), *ways]
     ways = [
@@ -214,6 +218,20 @@ def _is_product(failure: Failure) -> bool:
     if isinstance(node, ast.BinOp):
         return isinstance(node.op, ast.MatMult)
     return isinstance(node, ast.Call) and getattr(node.func, "attr", "") in ("matmul", "bmm")
+
+
+def _is_of_a_loss(failure: Failure) -> bool:
+    return any(one.code.co_name.endswith("_loss") for one in failure.frames if one.is_torch)
+
+
+def _pairs_of_points(a: str, b: str, chosen: Sequence[Operand]) -> Iterator[str]:
+    """Yield the way to compare each point or box of one tensor with each of another."""
+    shapes = [list(one.value.shape) for one in _tensors(chosen)]
+    if len(shapes) == 2 and shapes[0][1:] == shapes[1][1:] and shapes[0][1:] in ([2], [3], [4]):
+        yield (
+            f"If each of {a} is to meet each of {b}, as points or boxes in pairs, give the pairs "
+            f"two dimensions: {grouped(a)}[:, None] and {grouped(b)}[None]."
+        )
 
 
 def _kept_from_before(
@@ -372,7 +390,7 @@ def _fitting(failure: Failure, a: str, b: str, one: Tensor, other: Tensor) -> It
     """Yield the ways to make two tensors fit each other."""
     if one.dim() != other.dim():
         (name, low), (whole, high) = sorted(((a, one), (b, other)), key=lambda pair: pair[1].dim())
-        if any(one.code.co_name.endswith("_loss") for one in failure.frames if one.is_torch):
+        if _is_of_a_loss(failure):
             yield from _of_a_loss(name, low, whole, high)
         else:
             hidden = list(_hidden_places(name, low, high))

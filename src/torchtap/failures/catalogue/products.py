@@ -35,6 +35,9 @@ def _matrices(failure: Failure, found: re.Match[str]) -> Explanation:
     if isinstance(module, nn.Linear) and failure.running and failure.running.is_torch:
         return explained(failure, module)
     left, right = int(found["left"]), int(found["right"])
+    attention = _of_attention(failure, left, right)
+    if attention is not None:
+        return attention
     chosen, is_linear = _factors(failure, left, right)
     if not chosen:
         return Explanation(
@@ -53,6 +56,39 @@ def _matrices(failure: Failure, found: re.Match[str]) -> Explanation:
             *_transposed(names, values, is_linear=is_linear),
             f"Make what produces {names[0]} or {names[1]} so wide that the two numbers are equal.",
         ),
+        failure.details(),
+    )
+
+
+def _of_attention(failure: Failure, left: int, right: int) -> Explanation | None:
+    """Explain an attention whose query, key or value has another width than it was made with."""
+    module = failure.module
+    if not isinstance(module, nn.MultiheadAttention) or left == module.embed_dim:
+        return None
+    held = {name: failure.operand(name).value for name in ("query", "key", "value")}
+    wrong = [
+        name for name, one in held.items() if isinstance(one, Tensor) and one.shape[-1] == left
+    ]
+    if not wrong:
+        return None
+    name, it = failure.module_text, failure.names.variable(module)
+    heads = "" if left % module.num_heads == 0 else f", with heads that divide {left}"
+    ways = [
+        f"If {left} is the width of all, make it so: {it} = nn.MultiheadAttention({left}, ..."
+        f"){heads}.",
+        f"If {right} is, bring them to it before: nn.Linear({left}, {right}).",
+    ]
+    if "query" not in wrong:
+        ways.insert(
+            0,
+            f"If keys and values are of another width, as of another encoder, say so: {it} = "
+            f"nn.MultiheadAttention({module.embed_dim}, ..., kdim={left}, vdim={left}).",
+        )
+    said = " and ".join(wrong)
+    return Explanation(
+        f"{name} was made with a width of {right}, and {said} {'have' if wrong[1:] else 'has'} "
+        f"{left} features.",
+        tuple(ways),
         failure.details(),
     )
 

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from torchtap.core.text import typed
@@ -16,6 +17,7 @@ from torchtap.failures.catalogue.creation import first_argument
 from torchtap.failures.derived_shapes import shaped_operands
 from torchtap.failures.failure import Failure
 from torchtap.failures.operands import Operand, dtype_text
+from torchtap.failures.out_of_place import statement_of
 from torchtap.failures.parsed_source import grouped, written
 from torchtap.failures.situation_row import Situation, SituationRow, first_of
 
@@ -131,7 +133,25 @@ def _mismatch(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     frame = failure.user
     text = "" if frame is None else frame.text.partition("#")[0].strip()
     target, _, value = text.partition(" = ")
-    return {"target": target or "the index", "value": value or "what is written"}
+    return {
+        "target": target or "the index",
+        "value": value or "what is written",
+        "chosen": _chosen_values(failure),
+    }
+
+
+def _chosen_values(failure: Failure) -> str:
+    """Return the values at the same mask, where there is one for each element of the whole."""
+    frame, statement = failure.user, None if failure.user is None else statement_of(failure.user)
+    target = statement.targets[0] if isinstance(statement, ast.Assign) else None
+    if frame is None or not isinstance(target, ast.Subscript):
+        return ""
+    value = statement.value  # type: ignore[union-attr]
+    whole, mask, given = (frame.value_of(one) for one in (target.value, target.slice, value))
+    is_each = isinstance(whole, Tensor) and isinstance(given, Tensor) and isinstance(mask, Tensor)
+    if not is_each or mask.dtype is not torch.bool or given.shape != whole.shape:
+        return ""
+    return f"{grouped(written(value, frame.file))}[{written(target.slice, frame.file)}]"
 
 
 def _class_weights(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
@@ -318,6 +338,11 @@ SITUATIONS: dict[str, Situation] = {
     ),
     "values of an index": SituationRow(
         "Values of shape {given} are written at an index that has the shape {wanted}.",
+        (
+            "chosen",
+            "If there is a value for each element of the whole, take those at the same places: "
+            "{target} = {chosen}.",
+        ),
         "Give values of shape {wanted}, or such as can be repeated to it.",
         about="tensors",
         facts=_mismatch,

@@ -1,4 +1,5 @@
-/* Facts of modules that only the moment tells: for capture/training_facts.py and capture/start.py.
+/* Facts of modules that only the moment tells: for capture/training_facts.py, and for the look at a
+ * model that was looked at before (core/model_layout.py).
  *
  * They are read as each watch begins, since nothing tells later what they were. A module of which they
  * cannot be read in this way makes the function return None, and Python reads them all.
@@ -14,7 +15,9 @@
 enum { LONGEST_TEXT = 60 };
 static const long long MOST_EXACT = 1LL << 53;
 
-#define NAMES(name) name(training) name(_parameters) name(requires_grad) name(numel)
+#define NAMES(name)                                                                                \
+    name(training) name(_parameters) name(_buffers) name(_modules) name(requires_grad) name(numel) \
+    name(forward) name(__name__) name(__mro__)
 #define DECLARE(name) static PyObject *n_##name;
 NAMES(DECLARE)
 
@@ -166,6 +169,109 @@ static PyObject *read_state(PyObject *unused, PyObject *modules) {
     return answer;
 }
 
+/* -------------------------------------------------- whether a model is as its layout says it was */
+
+enum { UNKNOWN = -1, DIFFERS, IS_ALIKE };
+
+/* Whether a table has these names in this order, and None where `kept` says None. Of another number in
+   `kept` the value is that module of `every`; of True, it is anything. */
+static int is_table(PyObject *attributes, PyObject *name, PyObject *names, PyObject *kept,
+                    PyObject *every) {
+    PyObject *table = PyDict_GetItemWithError(attributes, name), *key, *value;
+    Py_ssize_t place = 0, at = 0;
+    if (!table || !PyDict_CheckExact(table))
+        return UNKNOWN;
+    if (PyDict_Size(table) != PyTuple_Size(names))
+        return DIFFERS;
+    while (PyDict_Next(table, &place, &key, &value)) {
+        PyObject *known = PyTuple_GetItem(names, at), *was = PyTuple_GetItem(kept, at);
+        int is = key == known ? 1 : PyObject_RichCompareBool(key, known, Py_EQ);
+        if (is < 1)
+            return is;
+        if ((value == Py_None) != (was == Py_None))
+            return DIFFERS;
+        if (was != Py_None && was != Py_True &&
+            PyList_GetItem(every, PyLong_AsSsize_t(was)) != value)
+            return DIFFERS;
+        at++;
+    }
+    return IS_ALIKE;
+}
+
+/* Whether a module is as its row of the layout says. */
+static int is_module(PyObject *module, PyObject *row, PyObject *every) {
+    PyObject *kind, *params, *of_params, *buffers, *of_buffers, *children, *of_children, *own_forward;
+    if (!PyArg_ParseTuple(row, "OOOOOOOO", &kind, &params, &of_params, &buffers, &of_buffers,
+                          &children, &of_children, &own_forward))
+        return UNKNOWN;
+    if ((PyObject *)Py_TYPE(module) != kind)
+        return DIFFERS;
+    PyObject *attributes = PyObject_GenericGetDict(module, NULL);
+    int is = attributes ? is_table(attributes, n__parameters, params, of_params, every) : UNKNOWN;
+    is = is == 1 ? is_table(attributes, n__buffers, buffers, of_buffers, every) : is;
+    is = is == 1 ? is_table(attributes, n__modules, children, of_children, every) : is;
+    if (is == 1)
+        is = PyDict_Contains(attributes, n_forward) == (own_forward == Py_True);
+    Py_XDECREF(attributes);
+    return is;
+}
+
+/* Whether an attribute of a class is what it was; None where it had none. */
+static int is_attribute(PyObject *class, PyObject *name, PyObject *was) {
+    PyObject *now = PyObject_GetAttr(class, name);
+    if (!now && PyErr_ExceptionMatches(PyExc_AttributeError)) {
+        PyErr_Clear();
+        now = none();
+    }
+    int is = now ? PyObject_RichCompareBool(now, was, Py_EQ) : UNKNOWN;
+    Py_XDECREF(now);
+    return is;
+}
+
+static int is_class(PyObject *row) {
+    PyObject *class, *name, *bases, *forward;
+    if (!PyArg_ParseTuple(row, "OOOO", &class, &name, &bases, &forward))
+        return UNKNOWN;
+    int is = is_attribute(class, n___name__, name);
+    is = is == 1 ? is_attribute(class, n___mro__, bases) : is;
+    return is == 1 ? is_attribute(class, n_forward, forward) : is;
+}
+
+/* Whether all modules are alive, which are then in the list. */
+static int revive(PyObject *references, PyObject *every) {
+    for (Py_ssize_t i = 0; i < PyTuple_Size(references); i++) {
+        PyObject *module = held(PyWeakref_GetObject(PyTuple_GetItem(references, i)));
+        int is = !module ? UNKNOWN : module == Py_None ? DIFFERS : IS_ALIKE;
+        if (is == 1 && PyList_Append(every, module))
+            is = UNKNOWN;
+        Py_XDECREF(module);
+        if (is < 1)
+            return is;
+    }
+    return IS_ALIKE;
+}
+
+/* look(references to modules, a row of each, a row of each class) -> all modules, or False where
+   anything differs, or None where Python has to look. */
+static PyObject *look(PyObject *unused, PyObject *arguments) {
+    PyObject *references, *rows, *classes, *every = PyList_New(0), *answer;
+    (void)unused;
+    if (!every || !PyArg_ParseTuple(arguments, "O!O!O!:look", &PyTuple_Type, &references,
+                                    &PyTuple_Type, &rows, &PyTuple_Type, &classes)) {
+        Py_XDECREF(every);
+        return NULL;
+    }
+    int is = revive(references, every);
+    for (Py_ssize_t i = 0; is == 1 && i < PyTuple_Size(rows); i++)
+        is = is_module(PyList_GetItem(every, i), PyTuple_GetItem(rows, i), every);
+    for (Py_ssize_t i = 0; is == 1 && i < PyTuple_Size(classes); i++)
+        is = is_class(PyTuple_GetItem(classes, i));
+    PyErr_Clear(); /* Python meets it again. */
+    answer = is == IS_ALIKE ? held(every) : is == DIFFERS ? held(Py_False) : none();
+    Py_DECREF(every);
+    return answer;
+}
+
 static PyObject *bind_facts(PyObject *unused, PyObject *of_parameters) {
     (void)unused;
     parameter = held(of_parameters);
@@ -178,6 +284,8 @@ static PyMethodDef functions[] = {
      "read_modules(path -> module) -> (settings, elements of parameters) by path, or None"},
     {"read_state", read_state, METH_O,
      "read_state(path -> weak reference) -> (modes, what requires a gradient), or None"},
+    {"look", look, METH_VARARGS,
+     "look(references, rows of modules, rows of classes) -> modules, False or None"},
     {NULL, NULL, 0, NULL},
 };
 
