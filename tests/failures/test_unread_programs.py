@@ -11,9 +11,10 @@ import pytest
 from error_programs.program import Program, error_of, run
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
+FOLDERS = [f"{name}unread_programs" for name in ("", "second_", "third_", "fourth_")]
 POSTED: list[dict[str, Any]] = [
     program | {"source": (SCRIPTS / folder / f"{program['name']}.py").read_text()}
-    for folder in ("unread_programs", "second_unread_programs", "third_unread_programs")
+    for folder in FOLDERS
     for program in tomllib.loads((SCRIPTS / folder / "programs.toml").read_text())["program"]
 ]
 EXPLAINED = [posted for posted in POSTED if "way" in posted]
