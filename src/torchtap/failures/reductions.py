@@ -82,7 +82,7 @@ def _with_ones(shape: Sequence[int], dims: Sequence[int]) -> list[int]:
 def _reduction(failure: Failure, operand: Operand) -> Expression | None:
     """Return the call of a reduction that an operand is, but for what is done to each element."""
     frame = failure.frames[operand.depth]
-    nodes = [one for one in parts_of_expression(frame.expression)]
+    nodes = parts_of_expression(frame.expression)
     node = next((one for one in nodes if written(one, frame.file) == operand.text), None)
     one = None if node is None else Expression(node, scope_of(frame, failure.frames))
     for _ in range(_MOST_STEPS):
@@ -140,7 +140,5 @@ def _numbers(node: ast.expr | None) -> list[int]:
         value = ast.literal_eval(node) if node is not None else ()
     except ValueError:
         return []
-    values = (
-        [value] if type(value) is int else list(value) if isinstance(value, tuple | list) else []
-    )
+    values = list(value) if isinstance(value, tuple | list) else [value]
     return values if all(type(one) is int for one in values) else []
