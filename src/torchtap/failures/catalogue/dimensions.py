@@ -16,7 +16,6 @@ from torchtap.failures.parsed_source import grouped
 from torchtap.failures.situation_row import Situation, SituationRow
 from torchtap.failures.traceback_frame import MISSING
 
-
 _OF_ONE_SHAPE = ("scatter", "scatter_", "scatter_add", "scatter_add_", "scatter_reduce_")
 """Functions whose tensor, index and source have as many dimensions each."""
 
