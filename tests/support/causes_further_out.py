@@ -305,7 +305,7 @@ PROGRAMS = (
         y = torch.tensor([0, 255, 0, 255, 255, 0]).float()  # cause
         total = evaluate(nn.Linear(2, 1), DataLoader(TensorDataset(x, y), batch_size=3))
         """,
-        (r"y is torch\.tensor\(\[0, 255",),
+        (r"y comes from torch\.tensor\(\[0, 255",),
         (("]).float()", "]).float() / 255"),),
         "assert 0 < total < 5",
     ),

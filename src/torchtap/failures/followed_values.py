@@ -1,7 +1,8 @@
 """Follow a value back to what made it: through assignments, calls, attributes and loaders.
 
-Each step is an expression whose value is that of the one before, or an item of it. A step is taken
-only where the source and the objects leave no other, and nothing of the program runs.
+Each step is an expression whose value is that of the one before, or has it as an item. One of which
+the value before was converted, cut or batched has ``is_same=False``. A step is taken only where the
+source and the objects leave no other, and nothing of the program runs.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import argparse
 import ast
 import dataclasses
 import sys
+from collections import deque
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from types import FunctionType, SimpleNamespace
@@ -20,6 +22,7 @@ from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from torchtap.core.source_files import is_of_library, is_of_standard
 from torchtap.failures.assignments import Assignment, is_changed
+from torchtap.failures.filled_containers import may_be_filled
 from torchtap.failures.parsed_source import source_tree
 from torchtap.failures.scopes import (
     END,
@@ -38,10 +41,14 @@ _MOST_STEPS = 48
 _NAMESPACES = (SimpleNamespace, argparse.Namespace)
 CASTS = frozenset({"to", "type", "float", "double", "half", "bfloat16", "long", "int", "bool"})
 """Methods that return a tensor of another dtype, or on another device."""
-_SAME = CASTS | {"cuda", "cpu", "detach", "clone", "contiguous", "eval", "train", "requires_grad_"}
-"""Methods that return a tensor or a module with the shape of their own."""
-_PASSED_ON = frozenset({"iter", "list", "tuple", "tqdm", "reversed", "sorted", "track"})
+CONVERSIONS = CASTS | {"cuda", "cpu", "detach", "clone", "contiguous"}
+"""Methods that return another tensor of the same shape; of a module, itself."""
+_ITSELF = frozenset({"eval", "train", "requires_grad_"})
+"""Methods that return what they are called on."""
+_IN_ORDER = frozenset({"iter", "list", "tuple", "tqdm", "track"})
 """Functions whose items are those of their first argument."""
+_PASSED_ON = _IN_ORDER | {"reversed", "sorted"}
+"""Functions whose items are those of their first argument, in an order of their own."""
 _OF_SUBSETS = frozenset({"DataLoader", "Subset", "random_split"})
 
 
@@ -51,7 +58,7 @@ def steps_of(expression: Expression) -> Iterator[Expression]:
     for _ in range(_MOST_STEPS):
         assert step is not None
         step = _before(step)
-        if step is None:
+        if step is None or _has_no_such_item(step):
             return
         yield step
 
@@ -64,14 +71,29 @@ def end_of(expression: Expression) -> Expression:
     return last
 
 
+def _has_no_such_item(one: Expression) -> bool:
+    """Return whether a literal does not hold the item that is taken: it was written later."""
+    is_literal = isinstance(one.node, ast.Dict | ast.List | ast.Tuple)
+    return is_literal and one.path[:1] not in ((), (None,)) and _of_display(one) is None
+
+
+def _is_container(one: Expression) -> bool:
+    """Return whether a name or an attribute holds, or may hold, what items can be written into."""
+    value = one.scope.value_of(one.node)
+    is_kept = isinstance(one.node, ast.Name | ast.Attribute)
+    return is_kept and (value is MISSING or isinstance(value, list | dict | deque))
+
+
 def _before(one: Expression) -> Expression | None:
+    if one.path and _is_container(one) and may_be_filled(one):
+        return None
     match one.node:
         case ast.Name(id=name):
             return _of_name(one, name)
         case ast.Attribute():
             return _of_attribute(one, one.node)
         case ast.Subscript(value=base, slice=ast.Slice()) if not one.path:
-            return one.part(base)
+            return _changed(one.part(base))
         case ast.Subscript(value=base, slice=key):
             at = one.scope.value_of(key)
             is_item = type(at) in (int, str) and not _is_tensor_like(one.scope.value_of(base))
@@ -81,6 +103,11 @@ def _before(one: Expression) -> Expression | None:
         case ast.Call():
             return _of_call(one, one.node)
     return _of_display(one)
+
+
+def _changed(one: Expression | None) -> Expression | None:
+    """Return a step with the mark that the value before it is another one, made of it."""
+    return None if one is None else one._replace(is_same=False)
 
 
 def _is_tensor_like(value: Any) -> bool:
@@ -191,9 +218,10 @@ def _of_assignment(one: Expression, made: Assignment, name: str) -> Expression |
         case ast.For(target=target, iter=over) | ast.AsyncFor(target=target, iter=over):
             path = path_to(target, name)
             return None if path is None else Expression(over, one.scope, (None, *path, *one.path))
-        case ast.Assign(targets=[*_, target], value=value) if made.value is value:
-            path = path_to(target, name)
-            return Expression(value, one.scope, (*(path or ()), *one.path))
+        case ast.Assign(targets=targets, value=value) if made.value is value:
+            paths = [path_to(target, name) for target in targets]
+            path = next((found for found in paths if found is not None), None)
+            return None if path is None else Expression(value, one.scope, (*path, *one.path))
     if made.value is None or made.value is one.node:
         return None
     return one.elsewhere(made.value)
@@ -412,11 +440,13 @@ def _of_call(one: Expression, node: ast.Call) -> Expression | None:
             return one.part(node.args[0], (None, *path))
         case ast.Name("dict"), (str() as key, *rest):
             return _with_path(given_to(one, (), key), tuple(rest))
-        case ((ast.Name(name) | ast.Attribute(attr=name)), (_, *_)) if (
-            name in _PASSED_ON and len(node.args) > 0
+        case ((ast.Name(name) | ast.Attribute(attr=name)), (key, *_)) if (
+            name in (_PASSED_ON if key is None else _IN_ORDER) and len(node.args) > 0
         ):
             return one.part(node.args[0], one.path)
-        case ast.Attribute(value=base, attr=attr), _ if attr in _SAME:
+        case ast.Attribute(value=base, attr=attr), _ if attr in CONVERSIONS:
+            return _changed(one.part(base, one.path))
+        case ast.Attribute(value=base, attr=attr), _ if attr in _ITSELF:
             return one.part(base, one.path)
         case ((ast.Name(name) | ast.Attribute(attr=name)), (None, *_)) if name in _OF_SUBSETS:
             return _of_loader(one, node)
@@ -424,7 +454,7 @@ def _of_call(one: Expression, node: ast.Call) -> Expression | None:
             (ast.Name("TensorDataset") | ast.Attribute(attr="TensorDataset")),
             (None, int() as at),
         ):
-            return one.part(node.args[at]) if at < len(node.args) else None
+            return _changed(one.part(node.args[at])) if at < len(node.args) else None
     return _of_layers(one, node) or _of_function(one, node)
 
 
@@ -450,7 +480,7 @@ def _of_loader(one: Expression, node: ast.Call) -> Expression | None:
             return None
         return _returned(function, one, one.path[1:], itself=None)
     data = given_to(one, ("dataset",), "dataset")
-    return None if data is None else _of_data(data, one.path)
+    return None if data is None else _changed(_of_data(data, one.path))
 
 
 def _of_data(data: Expression, path: Path) -> Expression | None:

@@ -7,11 +7,14 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from torchtap.core.source_files import shown_file
 from torchtap.failures.assignments import assignments_of
 from torchtap.failures.failure import Failure
-from torchtap.failures.operands import Operand
+from torchtap.failures.followed_values import steps_of
+from torchtap.failures.operands import Operand, parts_of_expression
 from torchtap.failures.parsed_source import grouped, written
-from torchtap.failures.traceback_frame import TracebackFrame
+from torchtap.failures.scopes import Expression, scope_of
+from torchtap.failures.traceback_frame import MISSING, TracebackFrame
 
 
 def kept_dimension(failure: Failure, operand: Operand, dims: int = 2) -> str:
@@ -24,19 +27,75 @@ def kept_dimension(failure: Failure, operand: Operand, dims: int = 2) -> str:
     """
     squeezed = _squeezed(failure, operand)
     if squeezed is None:
-        return ""
+        return _kept_further_out(failure, dims)
     frame, base = squeezed
     text = written(base, frame.file)
-    sizes = _sizes_before(frame, base, operand)
+    return _way(text, _sizes_before(frame, base, operand), dims, "squeeze()")
+
+
+def _way(text: str, sizes: Sequence[int], dims: int, call: str) -> str:
+    """Return the way to take another dimension out of a tensor than all of one.
+
+    Args:
+        text: the tensor.
+        sizes: of it; none where they are not known.
+        dims: how many dimensions are needed.
+        call: what took them out, in words.
+    """
     ones = [at for at, size in enumerate(sizes) if size == 1]
     others = [at for at in ones if at]
-    why = "squeeze() takes out every dimension of one, that of a batch of one as well"
+    why = f"{call} takes out every dimension of one, that of a batch of one as well"
+    if sizes and sizes[0] == 1 and others == list(range(2, len(sizes))) and dims == 2:
+        return f"{why}: keep the batch, {grouped(text)}.flatten(1)."
     if ones and len(sizes) - len(ones) < dims:
         if len(sizes) - 1 >= dims and len(others) == 1:
             return f"{why}: say which, {grouped(text)}.squeeze({others[0]})."
         if len(sizes) >= dims:
             return f"{why}: leave it out, {text}."
+    if dims == 2 and not sizes:
+        return (
+            f"{why}: say which dimension it is to take out of {text}, or flatten all behind the "
+            f"batch, {grouped(text)}.flatten(1)."
+        )
     return f"{why}: say which dimension it is to take out of {text}."
+
+
+def _kept_further_out(failure: Failure, dims: int) -> str:
+    """Return the way, where ``squeeze()`` made what the line of the program was given."""
+    frame = failure.user
+    scope = None if frame is None else scope_of(frame, failure.frames)
+    for node in parts_of_expression(frame.expression) if frame is not None else ():
+        value = frame.value_of(node) if frame is not None else MISSING
+        if scope is None or not isinstance(value, Tensor) or value.dim() >= dims:
+            continue
+        for step in steps_of(Expression(node, scope)):
+            base = _base_of(step.node)
+            if base is None or step.path:
+                continue
+            sizes = _saved(value)
+            if sizes and sizes[0] != 1:
+                return ""
+            text = written(base, step.scope.file)
+            place = f"{shown_file(step.scope.file)}:{step.line}"
+            return _way(text, sizes, dims, f"squeeze() at {place}")
+    return ""
+
+
+def _base_of(node: ast.expr | None) -> ast.expr | None:
+    """Return what ``squeeze()`` without a dimension was called on; ``None`` of another call."""
+    match node:
+        case ast.Call(func=ast.Attribute(value=ast.Name("torch"), attr="squeeze"), args=[base]):
+            return base if not node.keywords else None
+        case ast.Call(func=ast.Attribute(value=base, attr="squeeze"), args=[], keywords=[]):
+            return base
+    return None
+
+
+def _saved(value: Tensor) -> list[int]:
+    """Return the sizes before ``squeeze()``, where that was the last that made a tensor."""
+    node = value.grad_fn
+    is_squeeze = type(node).__name__ == "SqueezeBackward0"
+    return [int(size) for size in node._saved_self_sym_sizes] if is_squeeze else []  # type: ignore[union-attr]
 
 
 def _squeezed(failure: Failure, operand: Operand) -> tuple[TracebackFrame, ast.expr] | None:
@@ -56,9 +115,9 @@ def _squeezed(failure: Failure, operand: Operand) -> tuple[TracebackFrame, ast.e
 
 def _sizes_before(frame: TracebackFrame, base: ast.expr, operand: Operand) -> Sequence[int]:
     """Return the sizes before squeeze(); none where neither the graph nor a variable tells."""
-    node = operand.value.grad_fn if isinstance(operand.value, Tensor) else None
-    if type(node).__name__ == "SqueezeBackward0":
-        return [int(size) for size in node._saved_self_sym_sizes]  # type: ignore[union-attr]
+    saved = _saved(operand.value) if isinstance(operand.value, Tensor) else []
+    if saved:
+        return saved
     held = frame.value_of(base)
     is_other = isinstance(held, Tensor) and held is not operand.value
     return list(held.shape) if is_other else []

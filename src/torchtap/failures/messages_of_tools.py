@@ -156,7 +156,7 @@ TRANSFORMS: dict[str, str] = {
     "types of two branches": r"\s*Type mismatch: (?P<name>\w+) is set to type (?P<a>.*?) in the "
     r"true branch and type (?P<b>.*?) in the false branch",
     "type of a script": r"\s*Unknown type name '(?P<name>[\w.]+)'|\s*Attempted to use "
-    r"(?P<bare>\w+) without contained types",
+    r"(?P<bare>\w+) without (a )?contained type",
     "types of two returns": r"\s*Previous return statement returned a value of type "
     r"(?P<first>.*?) but this return statement returns a value of type (?P<second>.*?):",
     "list of a script": r"\s*aten::append\.t[\s\S]*?previously matched to type (?P<wanted>\S+) is "

@@ -38,12 +38,15 @@ class Expression(NamedTuple):
         scope: the function that it stands in.
         path: the items that are taken of it.
         at: the line at which it is read, of an expression that stands in no line.
+        is_same: of a step, whether the value before it is its value or an item of that, and not
+            one that was converted or made of it.
     """
 
     node: ast.expr
     scope: Scope
     path: Path = ()
     at: int = 0
+    is_same: bool = True
 
     @property
     def line(self) -> int:
@@ -53,8 +56,16 @@ class Expression(NamedTuple):
     @property
     def text(self) -> str:
         """Return it as it stands in the source, with the items that are taken of it."""
-        items = "".join(f"[{one!r}]" for one in self.path if one is not None)
-        return (ast.unparse(self.node) if self.at else written(self.node, self.scope.file)) + items
+        return self.with_items(self.path)
+
+    def with_items(self, path: Path) -> str:
+        """Return it as it stands in the source, with some items taken of it."""
+        text = ast.unparse(self.node) if self.at else written(self.node, self.scope.file)
+        first = path.index(None) if None in path else len(path)
+        text += "".join(f"[{one!r}]" for one in path[:first])
+        # Items of an item have no text of their own: a name of the loop stands for one.
+        part = "part of " if any(one is not None for one in path[first:]) else ""
+        return f"{part}an item of {text}" if first < len(path) else text
 
     @property
     def value(self) -> Any:

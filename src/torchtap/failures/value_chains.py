@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from torchtap.core.source_files import shown_file
 from torchtap.failures.failure import Failure
-from torchtap.failures.followed_values import CASTS, end_of, steps_of
+from torchtap.failures.followed_values import CONVERSIONS, end_of, steps_of
 from torchtap.failures.operands import Operand, parts_of_expression, shape_text
 from torchtap.failures.scopes import Expression, given_to, scope_of
 from torchtap.failures.traceback_frame import MISSING, TracebackFrame
@@ -191,18 +191,43 @@ def rows_of(failure: Failure, said: str) -> Iterator[tuple[str, str]]:
         failure: the exception.
         said: the other rows.
     """
-    found = (row for row in _told(failure, said))
+    found = ((row.label, row.text) for row in followed(failure, said))
     yield from itertools.islice(dict.fromkeys(found), _MOST_ROWS)
 
 
-def _told(failure: Failure, said: str) -> Iterator[tuple[str, str]]:
+class Link(NamedTuple):
+    """One statement of a row: an expression is another one, or comes from it.
+
+    Attributes:
+        known: the expression that was told before.
+        step: the one that is told.
+        is_same: whether their values are one, and not an item or what was made of it.
+        words: the statement, without the place of the step.
+    """
+
+    known: Expression
+    step: Expression
+    is_same: bool
+    words: str
+
+
+class Row(NamedTuple):
+    """A row of a note that says where a value was given, with the statements that it makes."""
+
+    label: str
+    text: str
+    links: tuple[Link, ...] = ()
+
+
+def followed(failure: Failure, said: str) -> Iterator[Row]:
+    """Yield all rows that say where values were given, beside what a note says already."""
     made = made_of(failure, failure.module)
     if made is not None and made.kind.__module__.startswith("torch.nn"):
         is_sized = isinstance(made.call.node, ast.Call) and (
             made.call.node.args or made.call.node.keywords
         )
         if is_sized and made.call.text not in said:
-            yield "layer", f"made by {made.text}"
+            yield Row("layer", f"made by {made.text}")
         for argument in _sizes(made.call):
             yield from _row(argument, said, is_argument=True)
     frame = failure.user
@@ -227,7 +252,7 @@ def _root(node: ast.expr) -> ast.expr:
     return node
 
 
-def _numbers(failure: Failure, one: Expression, said: str) -> Iterator[tuple[str, str]]:
+def _numbers(failure: Failure, one: Expression, said: str) -> Iterator[Row]:
     """Yield the rows of the sizes in a message that an operand was made with."""
     sizes = set(map(int, re.findall(r"(?<![\w.])\d+(?![\w.])", failure.text))) - {0, 1}
     for step in (one, *steps_of(one)):
@@ -267,7 +292,7 @@ def _leaves(node: ast.AST) -> Iterator[ast.expr]:
             yield from _leaves(inner)
 
 
-def _row(one: Expression, said: str, *, is_argument: bool = False) -> Iterator[tuple[str, str]]:
+def _row(one: Expression, said: str, *, is_argument: bool = False) -> Iterator[Row]:
     """Yield the row of one chain that leaves the function, if it tells where that ended.
 
     Args:
@@ -278,38 +303,68 @@ def _row(one: Expression, said: str, *, is_argument: bool = False) -> Iterator[t
     value = one.scope.value_of(one.node)
     if isinstance(value, nn.Module | type) or inspect.ismodule(value) or callable(value):
         return
-    steps = _without_repeats(one)
+    every = list(steps_of(one))
+    steps = _without_repeats(one, every)
     before = dict(zip(map(id, steps), [one, *steps], strict=False))
     told = _places(one, steps, is_argument=is_argument)
     last = steps[-1].value if steps else MISSING
     if type(value) in (int, bool, str) and type(last) is type(value) and last != value:
         return  # Something changed it that the source does not show.
-    texts = [
-        _told_step(before[id(step)], step, value)
+    new = [
+        step
         for step in told
         if step.text != one.text or _facts(step, value)
         if not (f"{_place(step)}:" in said and _short(step.text) in said and len(step.text) > 3)
     ]
-    if texts:
-        yield "given", f"{_short(one.text)} is {', which is '.join(texts)}"
+    links = list(_links(every, [one, *new], value))
+    if links:
+        texts = [f"{link.words}{_where(before[id(link.step)], link, value)}" for link in links]
+        text = f"{_short(one.text)} {', which '.join(texts)}"
+        yield Row("given", text, tuple(links))
     # A number that is computed: of which others.
     if told and isinstance(told[-1].node, ast.BinOp | ast.IfExp):
         for leaf in _leaves(told[-1].node):
             yield from _row(told[-1].part(leaf), said, is_argument=True)
 
 
-def _without_repeats(one: Expression) -> list[Expression]:
+def _links(every: list[Expression], told: list[Expression], value: Any) -> Iterator[Link]:
+    """Yield the statements about steps that are told, up to one that live values contradict."""
+    at = {id(step): number for number, step in enumerate(every)}
+    is_own = True
+    for known, step in itertools.pairwise(told):
+        between = every[at.get(id(known), -1) + 1 : at[id(step)] + 1]
+        length = len(step.path) - len(known.path)
+        is_of_it = length >= 0 and step.path[length:] == known.path
+        path = step.path[:length] if is_of_it else step.path
+        is_made = is_of_it and all(one.is_same for one in between)
+        is_same = is_made and None not in path
+        is_own = is_own and is_same
+        if is_own and _contradicts(step.value, value):
+            return
+        words = f"{'is' if is_made else 'comes from'} {_short(step.with_items(path))}"
+        yield Link(known, step, is_same, words)
+
+
+def _contradicts(held: Any, value: Any) -> bool:
+    """Return whether two values that are there still cannot be one."""
+    if held is value or held is MISSING or value is MISSING:
+        return False
+    return isinstance(held, Tensor) or isinstance(value, Tensor)
+
+
+def _without_repeats(one: Expression, every: list[Expression]) -> list[Expression]:
     """Return the steps of a chain, without what is filled later, and what reads the same."""
-    steps = [step for step in steps_of(one) if not _is_empty(step.node)]
+    steps = [step for step in every if not _is_empty(step.node)]
     pairs = zip([one, *steps], steps, strict=False)
     return [step for before, step in pairs if (before.text, before.line) != (step.text, step.line)]
 
 
-def _told_step(before: Expression, step: Expression, value: Any) -> str:
+def _where(before: Expression, link: Link, value: Any) -> str:
+    step = link.step
     call = _call_that_gives(before, step)
     giver = f" in {_short(call.text)}" if call is not None else ""
     giver = ", its default," if _is_default(before, step) else giver
-    return f"{_short(step.text)}{giver} of {_place(step)}{_facts(step, value)}"
+    return f"{giver} of {_place(step)}{_facts(step, value if link.is_same else MISSING)}"
 
 
 def _is_default(before: Expression, step: Expression) -> bool:
@@ -338,13 +393,22 @@ def _places(one: Expression, steps: list[Expression], *, is_argument: bool) -> l
     is_plain = isinstance(last.node, ast.Constant) and first.line == last.line
     is_name = first is not last and (first.text == one.text or is_plain)
     chosen = [*([] if is_name else [first]), *casts, last]
-    return [step for step in away if any(step is other for other in chosen)]
+    told = [step for step in away if any(step is other for other in chosen)]
+    return [
+        step for before, step in itertools.pairwise([one, *told]) if not _is_inside(before, step)
+    ]
+
+
+def _is_inside(before: Expression, step: Expression) -> bool:
+    """Return whether a step stands in the text of the one before: ``x`` of ``x.float()``."""
+    is_near = step.scope is before.scope
+    return is_near and any(step.node is node for node in ast.walk(before.node))
 
 
 def _is_cast(node: ast.expr) -> bool:
     match node:
         case ast.Call(func=ast.Attribute(attr=attr)):
-            return attr in CASTS
+            return attr in CONVERSIONS
     return False
 
 

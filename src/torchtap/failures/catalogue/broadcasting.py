@@ -32,6 +32,7 @@ from torchtap.failures.rearrangements import (
     samples_of_one_batch,
     several_for_one,
 )
+from torchtap.failures.reductions import with_its_dimension
 from torchtap.failures.situation_row import Situation, SituationRow
 from torchtap.failures.traceback_frame import MISSING
 
@@ -82,11 +83,23 @@ def _broadcast(failure: Failure, found: re.Match[str]) -> Explanation:
     if all(isinstance(one.value, Tensor) for one in chosen) and not classes:
         fitting = _fitting(failure, a, b, chosen[0].value, chosen[1].value)
         ways = list(dict.fromkeys([*fitting, *ways]))
+    ways = [*_reductions(failure, chosen), *ways]
     return Explanation(
         f"{a} and {b} have {said}{f' ({shapes})' if shapes else ''}.",
         tuple(ways),
         failure.details(*failure.tensors, *tensors_inside(failure)),
     )
+
+
+def _reductions(failure: Failure, chosen: Sequence[Operand]) -> Iterator[str]:
+    """Yield the way to keep the dimension that a reduction took out of one of two operands."""
+    for one, other in (chosen, chosen[::-1]):
+        if isinstance(other.value, Tensor):
+            shape = list(one.value.shape) if isinstance(one.value, Tensor) else None
+            way = with_its_dimension(failure, one, list(other.value.shape), shape)
+            if way:
+                yield way
+                return
 
 
 def _tensors(operands: Sequence[Operand]) -> list[Operand]:

@@ -35,7 +35,16 @@ def _types(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     )
     given = said["given"] if said else ""
     where = f": '{said['name']}' takes {said['wanted']}, and is {given}" if said else ""
-    return {"mismatch": where, "is_optional": given.startswith("Optional[")}
+    wanted = said["wanted"] if said else ""
+    bare = re.sub(r"^Optional\[(.*)\]$", r"\1", given)
+    return {
+        "mismatch": where,
+        "is_optional": given == f"Optional[{wanted}]",
+        # A number is no list of one where it may be None.
+        "listed": wanted if wanted in (f"List[{bare}]", f"Optional[List[{bare}]]") else "",
+        "given": given,
+        "argument": said["name"] if said else "",
+    }
 
 
 def _unbatched(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
@@ -199,6 +208,11 @@ SITUATIONS: dict[str, Situation] = {
             "is_optional",
             "Assign the attribute to a local variable and compare that with None: TorchScript "
             "knows of variables, and not of attributes, that they are not None behind an if.",
+        ),
+        (
+            "listed",
+            "Give a list, also of one element, and say so in the annotation of what is given to "
+            "{argument!r}: {listed} for {given}.",
         ),
         "Say the types of arguments and attributes in annotations.",
         facts=_types,

@@ -11,22 +11,68 @@ from torch import Tensor
 
 from torchtap.failures.failure import Failure
 from torchtap.failures.lost_dimensions import kept_dimension
+from torchtap.failures.operands import Operand
+from torchtap.failures.parsed_source import grouped
 from torchtap.failures.situation_row import Situation, SituationRow
+from torchtap.failures.traceback_frame import MISSING
+
+_OF_ONE_SHAPE = ("scatter", "scatter_", "scatter_add", "scatter_add_", "scatter_reduce_")
+"""Functions whose tensor, index and source have as many dimensions each."""
+
+
+def _refused(failure: Failure, found: re.Match[str]) -> Operand:
+    """Return the operand that lacks the dimension: the one with as many as the message says."""
+    first, num = failure.argument(), int(found["high"]) + 1
+    if not isinstance(first.value, Tensor) or first.value.dim() in (num, num - 1):
+        return first  # unsqueeze() and stack() take one dimension more than there is.
+    fitting = [one for one in failure.tensors if max(1, one.value.dim()) == num]
+    unknown = [one for one in failure.candidates if one.value is MISSING]
+    left = [*fitting, *unknown]
+    return left[0] if len(left) == 1 else Operand("a tensor")
+
+
+def _beside(failure: Failure, operand: Operand, num: int) -> str:
+    """Return the way to give a source the dimensions of the index that it is written by."""
+    called = getattr(getattr(_call(failure), "func", None), "attr", "")
+    others = [one for one in failure.tensors if one is not operand]
+    is_last = operand is not failure.argument() and len(others) == 2
+    if called not in _OF_ONE_SHAPE or not is_last or num != 1:
+        return ""
+    index, name = others[-1].value, failure.name_of(operand)
+    if {one.value.dim() for one in others} != {2}:
+        return ""
+    length = len(operand.value) if isinstance(operand.value, Tensor) else None
+    fitting = [at for at in (0, 1) if index.shape[at] == 1 and index.shape[1 - at] == length]
+    said = f"{called} takes as many dimensions of its source as of the index, 2"
+    if len(fitting) == 1:
+        return f"{said}: {grouped(name)}.unsqueeze({fitting[0]})."
+    if index.shape[1] == length:
+        other = failure.name_of(others[-1])
+        return f"{said}; if {name} is to be repeated: {grouped(name)}.expand_as({other})."
+    return f"{said}: give {name} the shape of {failure.name_of(others[-1])}, {list(index.shape)}."
 
 
 def _dimension(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    operand, value = failure.argument(), failure.argument().value
-    dim = int(found["dim"])
+    operand = _refused(failure, found)
+    value, dim = operand.value, int(found["dim"])
     wanted = dim + 1 if dim >= 0 else -dim
     num = value.dim() if isinstance(value, Tensor) else int(found["high"]) + 1
+    name = failure.name_of(operand)
     called = getattr(getattr(_call(failure), "func", None), "attr", "")
     squeezed = kept_dimension(failure, operand, wanted)
     is_joined = called in ("cat", "concat", "concatenate") and num == 1
+    beside = _beside(failure, operand, num)
+    is_sample = num + 1 == wanted and name != "a tensor"
     return {
+        "name": name,
+        "details": failure.details(operand) if value is not MISSING else (),
         "num": num,
+        "count": "no dimensions" if not num else "1 dimension" if num == 1 else f"{num} dimensions",
+        "beside": beside,
+        "is_lost": not beside,
         "squeezed": squeezed,
         "is_joined": is_joined,
-        "may_lack_batch": num + 1 == wanted and not is_joined and not squeezed,
+        "may_lack_batch": is_sample and not (is_joined or squeezed or beside),
     }
 
 
@@ -61,7 +107,8 @@ def _call(failure: Failure) -> ast.AST | None:
 
 SITUATIONS: dict[str, Situation] = {
     "no such dimension": SituationRow(
-        "Dimension {dim} was asked of {name}, which has {num} dimensions, counted from 0.",
+        "Dimension {dim} was asked of {name}, which has {count}, counted from 0.",
+        ("beside", "{beside}"),
         ("squeezed", "{squeezed}"),
         (
             "is_joined",
@@ -73,10 +120,12 @@ SITUATIONS: dict[str, Situation] = {
             "If {name} is one sample without its batch, give it a batch of one: "
             "{name_it}.unsqueeze(0).",
         ),
-        "If it lost a dimension before, keep it there: keepdim=True of a reduction, x[:1] for "
-        "x[0], no squeeze().",
+        (
+            "is_lost",
+            "If it lost a dimension before, keep it there: keepdim=True of a reduction, x[:1] for "
+            "x[0], no squeeze().",
+        ),
         "If it has all its dimensions, give one that is there: {low} to {high}; -1 is the last.",
-        about="argument",
         facts=_dimension,
     ),
     "dimensions of a permutation": SituationRow(

@@ -20,6 +20,11 @@ from torchtap.failures.traceback_frame import MISSING
 _MOST_HELD = 64
 _TABLES = frozenset({"_modules", "_parameters", "_buffers"})
 _CONVOLUTIONS = nn.Conv1d | nn.Conv2d | nn.Conv3d
+_VIEWS = (
+    *("unsqueeze", "squeeze", "view", "reshape", "flatten", "expand", "expand_as", "view_as"),
+    *("permute", "transpose", "t", "contiguous", "detach", "repeat"),
+)
+"""Methods whose result has the dtype of the tensor that they are called on."""
 _WHOLE = ("int8", "int16", "int32", "int64", "uint8", "bool")
 
 
@@ -214,10 +219,21 @@ def _float_index(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     expected = "int64" if "one_hot" in failure.text[:40] else "int32 or int64"
     return {
         "name": failure.name_of(index),
-        "held": "" if index.value is MISSING else f" and holds {dtype_text(index.value)}",
+        "held": _held_dtype(failure, index),
         "expected": "int64, int32, uint8, or a mask of bool" if is_of_brackets else expected,
         **_meaning(failure, index, is_of_brackets=is_of_brackets),
     }
+
+
+def _held_dtype(failure: Failure, index: Operand) -> str:
+    """Return the words for the dtype of an index: its own, or that of what it is a view of."""
+    value, node = index.value, _parsed(index.text)
+    while value is MISSING and isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        if node.func.attr not in _VIEWS:
+            break
+        node = node.func.value
+        value = failure.frames[index.depth].value_of(node)
+    return f" and holds {dtype_text(value)}" if isinstance(value, Tensor) else ""
 
 
 def _meaning(failure: Failure, index: Operand, *, is_of_brackets: bool) -> Mapping[str, Any]:
@@ -278,7 +294,7 @@ def _index_of(failure: Failure, is_of_brackets: bool) -> Operand | None:
     if named:
         text = written(named[0], frame.file)
         return next((one for one in operands if one.text == text), None)
-    is_first = "one_hot" in written(node.func)
+    is_first = getattr(node.func, "attr", getattr(node.func, "id", "")) == "one_hot"
     return operands[0] if is_first else next(iter(operands[2:3]), None)
 
 

@@ -15,13 +15,24 @@ from torchtap.failures.operands import Operand
 from torchtap.failures.out_of_place import statement_of
 from torchtap.failures.parsed_source import grouped, written
 from torchtap.failures.rearrangements import aligned, samples_of_one_batch
+from torchtap.failures.reductions import with_its_dimension
 from torchtap.failures.situation_row import Situation, SituationRow, first_of
 from torchtap.failures.traceback_frame import MISSING
 
 
+def _expanded(failure: Failure) -> Operand:
+    """Return what is expanded: what the method was called on, also where its value is not known."""
+    first = next(iter(failure.operands), None)
+    node = None if first is None else failure.frames[first.depth].expression
+    match node:
+        case ast.Call(func=ast.Attribute(attr="expand" | "expand_as")) if first is not None:
+            return first
+    return failure.argument()
+
+
 def _expand(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     """Say whether what is expanded is a part of a buffer or parameter, such as of positions."""
-    operand = failure.argument()
+    operand = _expanded(failure)
     value = operand.value
     if value is MISSING and failure.operands:  # A slice has no value of its own to be read.
         frame = failure.frames[operand.depth]
@@ -42,10 +53,13 @@ def _expand(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         f"{part['part']} has the shape {part['there']}, and is given a value of "
         f"{part['given_sizes']}."
         if part["part"]
-        else f"{failure.name_of(operand)} has {given} in dimension {dim}, which was to be "
-        f"{found['wanted']}: expand repeats a size of 1 alone."
+        else _too_short(failure, failure.name_of(operand), found)
     )
+    target, sizes = _sizes_of(failure)
     return {
+        "name": failure.name_of(operand),
+        "details": failure.details(operand) if operand.value is not MISSING else failure.details(),
+        "reduced": "" if part["part"] else with_its_dimension(failure, operand, target, sizes),
         "table": name,
         "is_free": not name and not part["part"],
         "is_other": not name and not part["part"] and dim > 0 and given > 1,
@@ -56,6 +70,22 @@ def _expand(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         "sentence": sentence,
         **part,
     }
+
+
+def _too_short(failure: Failure, name: str, found: re.Match[str]) -> str:
+    """Return the sentence that says which size of a tensor is expanded to which, and where."""
+    target, given = _sizes_of(failure)
+    at = int(found["dim"]) - len(target) + len(given)
+    if len(target) == len(given):
+        return (
+            f"{name} has {found['given']} in dimension {at}, which was to be {found['wanted']}: "
+            "expand repeats a size of 1 alone."
+        )
+    return (
+        f"{name} is {given} and was to be {target}: shapes are aligned from the last dimension on, "
+        f"so that its dimension {at}, of {found['given']}, stands for {found['wanted']}, and "
+        "expand repeats a size of 1 alone."
+    )
 
 
 def _places(failure: Failure, operand: Operand) -> Iterator[str]:
@@ -157,6 +187,7 @@ SITUATIONS: dict[str, Situation] = {
             "Give an input of at most {given} there, cut before: {given} are all that {table} has.",
         ),
         ("table", "Make {table} as long as the longest input."),
+        ("reduced", "{reduced}"),
         ("places", "{places}"),
         ("is_batch", "{batch}"),
         (
@@ -170,7 +201,6 @@ SITUATIONS: dict[str, Situation] = {
             "If it is to stand several times, copy it: {name_it}.repeat(...), or "
             "repeat_interleave.",
         ),
-        about="argument",
         facts=_expand,
     ),
     "fewer sizes than dimensions": first_of(

@@ -19,6 +19,9 @@ from torchtap.failures.parsed_source import grouped, written
 from torchtap.failures.situation_row import Situation, SituationRow, first_of
 from torchtap.failures.traceback_frame import MISSING
 
+_TABLES = frozenset({"_modules", "_parameters", "_buffers"})
+"""Dicts of a module whose items are found by their names."""
+
 
 def _tensor(failure: Failure) -> tuple[str, Details]:
     """The name of the tensor that the operation is called on, and its description."""
@@ -131,20 +134,42 @@ def _copy(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     owners = (one.owner for one in reversed(failure.frames))
     owner = next((one for one in owners if isinstance(one, Tensor)), None)
     kept, module = _attribute(failure, owner)
+    holder, where = ("", "") if kept else _holder(failure, owner)
     held = kept or failure.called(owner)
-    name = held or "a tensor"
+    name = held or (f"a tensor in {holder}" if holder else "a tensor")
     is_normed = bool(kept) and _is_normed(failure, owner)
     return {
         "name": name,
-        "tensor": held or "tensor",
+        "tensor": held,
         "kept": kept,
         "is_normed": is_normed,
         "is_kept": bool(kept) and not is_normed,
         "is_of_parameters": bool(kept) and not is_normed and _is_of_parameters(failure, owner),
-        "is_free": not kept,
+        "is_free": bool(held) and not kept and not holder,
+        "is_unknown": not held and not holder,
+        "holder": holder,
         "details": () if owner is None else (("tensor", f"{name}, {shape_text(owner)}"),),
-        "where": module,
+        "where": module or where,
     }
+
+
+def _holder(failure: Failure, wanted: Tensor | None) -> tuple[str, str]:
+    """The list, tuple or dict that keeps a tensor, and its module; empty where none is known."""
+    if wanted is None:
+        return "", ""
+    for _, module in failure.names.modules():
+        for name, held in vars(module).items():
+            if name not in _TABLES and _is_held(held, wanted):
+                return f"{failure.names.variable(module)}.{name}", failure.names.module(module)
+    users = (frame for frame in failure.frames if frame.is_user)
+    held_by_name = ((name, held) for frame in users for name, held in frame.own_names.items())
+    return next((name for name, held in held_by_name if _is_held(held, wanted)), ""), ""
+
+
+def _is_held(held: object, wanted: Tensor) -> bool:
+    """Return whether a plain container has a tensor among its items."""
+    values = held.values() if type(held) is dict else held
+    return type(held) in (list, tuple, dict) and any(one is wanted for one in values)  # type: ignore[attr-defined]
 
 
 def _is_normed(failure: Failure, wanted: Tensor | None) -> bool:
@@ -314,7 +339,22 @@ SITUATIONS: dict[str, Situation] = {
             "If its values are still needed: keep it without its graph, {kept} = {kept}.detach().",
         ),
         ("is_kept", "If not: set it to None before the copy."),
+        (
+            "holder",
+            "If the values that {holder} keeps are still needed: keep them without their graph, "
+            ".detach() of each where it is put there.",
+        ),
+        (
+            "holder",
+            "If a loss is computed from them, or they are no longer needed: copy before "
+            "{holder} is filled, or empty it before the copy.",
+        ),
         ("is_free", "Copy without the graph: {tensor}.detach().clone()."),
+        (
+            "is_unknown",
+            "Keep results without their graph in what is copied: .detach() of each where it is "
+            "kept; or copy before they are computed.",
+        ),
         facts=_copy,
     ),
     "optimizer without parameters": SituationRow(

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from torchtap.failures.assignments import blocks_at
 from torchtap.failures.failure import Failure
+from torchtap.failures.lost_dimensions import kept_dimension
 from torchtap.failures.parsed_source import grouped
 from torchtap.failures.rearrangements import without_the_call
 from torchtap.failures.situation_row import Situation, SituationRow
@@ -82,7 +83,12 @@ def _dimensions(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     channels = [getattr(failure.module, "num_features", None)]
     fitting = _BY_DIMS.get(given) if shape[1:2] == channels else None
     is_single = shape[:1] == channels and f"{given + 1}D" in found["wanted"]
-    return {"fitting": fitting, "is_single": is_single and not fitting}
+    squeezed = kept_dimension(failure, failure.argument(), given + 1) if is_single else ""
+    return {
+        "fitting": fitting,
+        "squeezed": squeezed,
+        "is_single": is_single and not fitting and not squeezed,
+    }
 
 
 SITUATIONS: dict[str, Situation] = {
@@ -149,6 +155,7 @@ SITUATIONS: dict[str, Situation] = {
     "dimensions of a norm": SituationRow(
         "{module} takes an input of {wanted}, and got one of {given}D.",
         ("fitting", "Use the class for {given} dimensions: {variable} = nn.{fitting}(...)."),
+        ("squeezed", "{squeezed}"),
         ("is_single", "Give the model a batch, also of one sample: unsqueeze(0) of its input."),
         "Give the input the dimensions [batch, channels, ...] that it takes.",
         about="argument",
