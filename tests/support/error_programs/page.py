@@ -231,12 +231,13 @@ def _raised(shown: Shown, folder: Path) -> Raised:
 def _the_same_each_time(text: str, folder: Path) -> str:
     """Return a text without the letters of a terminal, places on this machine and addresses.
 
-    Nor with the number of a port that was free.
+    Nor with the number of a port that was free, or of a class that TorchScript has compiled.
     """
     plain = re.sub(r"\x1b\[[\d;]*m", "", text)
     packages = Path(torch.__file__).parents[1]  # Tracebacks of workers name files of PyTorch.
     for place in (folder, packages):
         plain = plain.replace(f"{place}{os.sep}", "")
+    plain = re.sub(r"\b___torch_mangle_\d+\.", "", plain)
     plain = re.sub(r"(\b[Pp]ort:? |getsockname\(\).*\()\d{5}\b", r"\g<1>40000", plain)
     return re.sub(r"\b0x[0-9a-f]{6,}", "0x...", plain)
 
