@@ -157,7 +157,7 @@ class WatchedCalls:
         self._has_trained = False  # In this step: else no optimizer has to make one.
         self._head: Tap | None = None
         self._was_training: bool | None = None
-        # What native hooks fill in place of its own function.
+        # Native hooks fill this in place of its own function.
         self.blank_frame = partial(object.__new__, _Frame)
 
     # ------------------------------------------------------------------ steps

@@ -336,7 +336,7 @@ def _joined_dimensions(
     num = len(shape)
     single = [at for at in range(num - high + 1) if shape[at] == 1]
     left = [*shape[: single[0]], *shape[single[0] + 1 :]] if single else []
-    # What would be refused again, for its channels, is no way out.
+    # A way that is refused again, for its channels, is none.
     if single and num == high + 1 and channels in (None, left[1]):
         yield (
             f"If dimension {single[0]}, of one, was added besides, as by unsqueeze, take it out: "

@@ -173,8 +173,8 @@ static PyObject *read_state(PyObject *unused, PyObject *modules) {
 
 enum { UNKNOWN = -1, DIFFERS, IS_ALIKE };
 
-/* Whether a table has these names in this order, and None where `kept` says None. Of another number in
-   `kept` the value is that module of `every`; of True, it is anything. */
+/* Whether a table has these names in this order, and None where `kept` says None. A number in
+   `kept` is the place in `every` of that module; True stands for anything. */
 static int is_table(PyObject *attributes, PyObject *name, PyObject *names, PyObject *kept,
                     PyObject *every) {
     PyObject *table = PyDict_GetItemWithError(attributes, name), *key, *value;
