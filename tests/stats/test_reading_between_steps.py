@@ -74,3 +74,15 @@ def test_a_late_gradient_is_counted_after_its_step_was_read() -> None:
     assert before.histogram.counts.tolist() == [2]
     assert after.histogram.counts.tolist() == expected.counts.tolist() == [2, 2]
     assert watch.run.stats(site, step="all").histogram.counts.tolist() == [4, 2]
+
+
+def test_a_live_run_is_looked_at_anew_only_where_it_grew() -> None:
+    model = nn.Linear(3, 2)
+    with tt.watch(model, "*:output", to=tt.Stats()) as watch:
+        model(torch.ones(1, 3))
+        watch.step()
+        first = watch.run._contents()
+        assert watch.run._contents() is first
+        model(torch.ones(1, 3))
+        watch.step()
+        assert watch.run._contents() is not first

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from torchtap.capture.delivery import SinkDispatch
@@ -65,8 +66,11 @@ class WatchSource(SourceDefaults):
     @property
     def records(self) -> Records:
         """Records of the steps that the sink has."""
-        if self._live is not None:
-            return self._live.read()
+        return self._none if self._live is None else self._live.read()
+
+    @cached_property
+    def _none(self) -> Records:
+        """The records of a watch that keeps none: one object, by which a run knows them again."""
         from torchtap.runs.records import Records
 
         return Records()
