@@ -364,7 +364,7 @@ def methods_of(kind: type) -> Iterator[tuple[type, FunctionType]]:
 
 
 def method_of(kind: type, name: str) -> FunctionType | None:
-    """Return a method of a class by its name, of whichever class defines it; ``None`` without one."""
+    """Return a method of a class or of its bases by its name; ``None`` without one."""
     found = next((vars(one)[name] for one in kind.__mro__ if name in vars(one)), None)
     found = found.__func__ if isinstance(found, staticmethod | classmethod) else found
     found = inspect.unwrap(found) if isinstance(found, FunctionType) else found
