@@ -58,6 +58,16 @@ def _broadcast(failure: Failure, found: re.Match[str]) -> Explanation:
     a, b = (failure.name_of(one) for one in chosen)
     known = [typed(dtype_text(one.value), tuple(one.value.shape)) for one in _tensors(chosen)]
     shapes = " and ".join(known)
+    return Explanation(
+        f"{a} and {b} have {said}{f' ({shapes})' if shapes else ''}.",
+        tuple(_ways(failure, found, chosen)),
+        failure.details(*failure.tensors, *tensors_inside(failure)),
+    )
+
+
+def _ways(failure: Failure, found: re.Match[str], chosen: Sequence[Operand]) -> list[str]:
+    """Return the ways to give two operands one size, those with evidence first."""
+    a, b = (failure.name_of(one) for one in chosen)
     ways = [
         f"Make what produces {a} or {b} give both one size there, or size 1, which is repeated."
     ]
@@ -83,12 +93,7 @@ def _broadcast(failure: Failure, found: re.Match[str]) -> Explanation:
     if all(isinstance(one.value, Tensor) for one in chosen) and not classes:
         fitting = _fitting(failure, a, b, chosen[0].value, chosen[1].value)
         ways = list(dict.fromkeys([*fitting, *ways]))
-    ways = [*_reductions(failure, chosen), *ways]
-    return Explanation(
-        f"{a} and {b} have {said}{f' ({shapes})' if shapes else ''}.",
-        tuple(ways),
-        failure.details(*failure.tensors, *tensors_inside(failure)),
-    )
+    return [*_reductions(failure, chosen), *ways]
 
 
 def _reductions(failure: Failure, chosen: Sequence[Operand]) -> Iterator[str]:
