@@ -84,3 +84,12 @@ def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     """Measure with the native kernel, and as where nothing could compile it."""
     if request.param == "stock":
         monkeypatch.setattr(native, "_available", False)
+
+
+@pytest.fixture
+def switches_often() -> Iterator[None]:
+    """Threads take turns after each bytecode: what a race can do, it does."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)

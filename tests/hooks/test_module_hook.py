@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
-from collections.abc import Iterator
 
 import pytest
 import torch
 from torch import nn
 
 import torchtap as tt
-
-
-@pytest.fixture
-def switches_often() -> Iterator[None]:
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
 
 
 @pytest.mark.usefixtures("switches_often")

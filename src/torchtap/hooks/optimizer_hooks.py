@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections.abc import Mapping
 from functools import partial
@@ -93,8 +94,10 @@ def _remove_gone(handles: list[RemovableHandle]) -> None:
     if not _gone:  # Stacks of other threads are looked at only where there is something to decide.
         return
     if not any(_is_stepping(frame) for frame in innermost_frames().values()):
-        while _gone:
-            _gone.pop().remove()
+        # The collector, or another thread, may empty the list between a look at it and a `pop`.
+        with contextlib.suppress(IndexError):
+            while True:
+                _gone.pop().remove()
 
 
 def _is_stepping(frame: FrameType | None) -> bool:
