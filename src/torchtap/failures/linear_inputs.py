@@ -65,7 +65,7 @@ def _ways(
         yield from _kept_batch(shape, before, module, made)
         if math.prod(before[1:]) == wanted:
             return
-    if len(before or shape) == 3 or (before is None and failure.origin(operand).module is None):
+    if len(before or shape) == 3 or (before is None and not _maker(failure, operand)):
         yield from _single(failure, operand, before or shape, wanted)
     yield from to_the_end(name, shape, wanted)
     yield from without_the_call(failure, operand, wanted)

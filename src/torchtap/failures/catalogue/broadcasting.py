@@ -337,7 +337,10 @@ def _channels_of_a_block(
     """Yield the convolution of a shortcut, where what a module returns has other channels."""
     for one, other in (chosen, chosen[::-1]):
         is_map = isinstance(one.value, Tensor) and one.value.dim() == 4
-        if is_map and other.value is MISSING and found["dim"] == "1":
+        is_made = other.value is MISSING or (
+            is_map and _is_computed(other) and other.value.shape[2:] == one.value.shape[2:]
+        )
+        if is_map and is_made and found["dim"] == "1" and not _is_computed(one):
             mine, theirs = (
                 (found["a"], found["b"]) if one is chosen[0] else (found["b"], found["a"])
             )
@@ -346,6 +349,11 @@ def _channels_of_a_block(
                 f"If {name} is the shortcut around {made}, bring it to its channels by a "
                 f"convolution of its own: nn.Conv2d({mine}, {theirs}, 1)."
             )
+
+
+def _is_computed(operand: Operand) -> bool:
+    """Return whether the shape of an operand is known, and not its value."""
+    return isinstance(operand.value, Tensor) and operand.value.is_meta
 
 
 def _compares(failure: Failure) -> bool:
@@ -568,7 +576,8 @@ def _of_a_block(a: str, b: str, one: Tensor, other: Tensor) -> Iterator[str]:
         (have - 1) // steps[0] + 1 == want
         for have, want in zip(large.shape[2:], small.shape[2:], strict=True)
     )
-    if fits and (steps[0] > 1 or large.shape[1] != small.shape[1]):
+    is_known = steps[0] > 1 or not (one.is_meta or other.is_meta)
+    if fits and is_known and (steps[0] > 1 or large.shape[1] != small.shape[1]):
         stride = f", stride={steps[0]}" if steps[0] > 1 else ""
         yield (
             f"If {name} is the shortcut of a block, bring it to the shape of the other by a "

@@ -14,6 +14,7 @@ from torchtap.failures.operands import (
     shape_text,
 )
 from torchtap.failures.parsed_source import written
+from torchtap.failures.rearrangements import broadcasts
 from torchtap.failures.situation_row import Situation, SituationRow
 from torchtap.failures.traceback_frame import MISSING
 
@@ -40,7 +41,7 @@ def _pair(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         "a_name": names[0],
         "b_name": names[1],
         "shapes": shapes,
-        "is_equal": is_pair and sizes[0] == sizes[1],
+        "is_equal": len(sizes) == 2 and max(map(len, sizes)) > 1 and broadcasts(*sizes),
         "fits": not is_pair or sizes[0][-1] == sizes[1][-2],
         "fits_turned": is_pair and sizes[0][-1] == sizes[1][-1] != sizes[1][-2],
     }

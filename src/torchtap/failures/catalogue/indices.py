@@ -297,7 +297,8 @@ def _mask(failure: Failure, found: re.Match[str]) -> Explanation:
         there = f"{whole}[{':, ' * fitting[0]}{name}]"
         dims = " and ".join(map(str, range(fitting[0], fitting[0] + len(mask))))
         ways.append(f"If its dimensions are the dimensions {dims} of {whole}, say so: {there}.")
-    ways += _masks_that_fit(whole, name, [int(one) for one in mask], [int(one) for one in shape])
+    sizes = [int(one) for one in mask], [int(one) for one in shape]
+    ways += _masks_that_fit(whole, name, *sizes, is_placed=at > 0)
     ways.append(
         f"Make {name} of their size, {' x '.join(met)}, where it is made or resized."
         if len(met) == len(mask)
@@ -311,7 +312,9 @@ def _mask(failure: Failure, found: re.Match[str]) -> Explanation:
     )
 
 
-def _masks_that_fit(whole: str, name: str, mask: list[int], shape: list[int]) -> Iterator[str]:
+def _masks_that_fit(
+    whole: str, name: str, mask: list[int], shape: list[int], *, is_placed: bool
+) -> Iterator[str]:
     """Yield the forms of a mask that stand for the first dimensions, or for all."""
     it = grouped(name)
     if len(mask) > 1 and mask[-1] == 1 and mask[:-1] == shape[: len(mask) - 1]:
@@ -324,7 +327,7 @@ def _masks_that_fit(whole: str, name: str, mask: list[int], shape: list[int]) ->
     if len(mask) == 2 and mask[::-1] == shape[:2] and mask != shape[:2]:
         yield f"If its dimensions stand in the other order: {whole}[{it}.mT]."
     yield from _shifted(whole, name, mask, shape)
-    yield from _of_another_picture(whole, it, mask, shape)
+    yield from _of_another_picture(whole, it, mask, shape, is_placed=is_placed)
     if len(mask) > 1 and mask[0] == shape[0] and 1 < mask[1] < shape[1] and len(shape) == 3:
         yield (
             f"If the model put further places into the sequence, such as those of a picture, make "
@@ -337,12 +340,17 @@ def _masks_that_fit(whole: str, name: str, mask: list[int], shape: list[int]) ->
         yield f"If {whole} was flattened, flatten it as well: {whole}[{it}.flatten()]."
 
 
-def _of_another_picture(whole: str, it: str, mask: list[int], shape: list[int]) -> Iterator[str]:
+def _of_another_picture(
+    whole: str, it: str, mask: list[int], shape: list[int], *, is_placed: bool
+) -> Iterator[str]:
     """Yield the way to bring the mask of a picture to the size of another."""
     is_picture = (len(shape) == 3 and shape[0] in (1, 3, 4)) or len(shape) == 4
     if is_picture and len(mask) == 2 and mask != shape[-2:] and min(mask) > 1:
         height, width = shape[-2:]
         resized = f"F.interpolate({it}[None, None].float(), size=({height}, {width}))[0, 0] > 0.5"
+        if is_placed:
+            yield f"If it is the mask of a picture of another size, resize it: {resized}."
+            return
         yield (
             "If it is the mask of a picture of another size, resize it, and choose in the last two "
             f"dimensions: {whole}[..., {resized}]."

@@ -371,7 +371,7 @@ SITUATIONS: dict[str, Situation] = {
     "mask of numbers": SituationRow(
         "{what} takes a mask of booleans, and got {kind}.",
         ("is_seen", "If 1 marks what is kept, as a tokenizer says it, fill the rest: {seen}."),
-        ("is_filled", "If 1 marks what is filled, make booleans of it: {mask_it}.bool()."),
+        ("is_filled", "If 1 marks what is filled, make booleans of it: {mask_it} > 0."),
         ("may_be_seen", "If 1 marks what is kept, fill the rest: {seen}."),
         ("is_chosen", "Make booleans of it: {mask_it} > 0, or {mask_it}.bool()."),
         facts=_mask_of_numbers,
