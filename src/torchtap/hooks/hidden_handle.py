@@ -112,8 +112,8 @@ class OwnEntries(ref[Table]):
     """Our own entries of one hook table: a weak reference to it, which stands on it.
 
     It is two attributes of the table, and makes copies of it. No cycle: a model that is dropped is
-    gone at once. A watch has them made natively, by ``stats/kernels/tables.c``, and its hooks put to
-    rest by ``resting.c``.
+    gone at once. A watch has them made natively, by ``stats/kernels/tables.c``, and its hooks rest
+    natively, by ``resting.c``.
 
     Attributes:
         keys: of the entries, also of those that rest.
