@@ -37,7 +37,7 @@ def test_an_import_that_goes_through_the_finders_meanwhile_asks_all_others(
     leave = after_import("awaited_elsewhere", lambda: None)
 
     class Leaving:
-        """As another thread that ends its waiting while this one imports."""
+        """Ends the waiting while an import goes on, as another thread would."""
 
         def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
             leave()
