@@ -78,6 +78,8 @@ class EditEngine:
         change: how.
         wants_call: which calls of a module, by number; ``None`` for all.
         nodes: changes autograd nodes in place of tensors.
+        follows_model: whether calls of the model are followed too, as backwards, steps, and reports
+            of what never came need it. A study runs one forward and asks for none of them.
 
     Attributes:
         serial: edits are made in this order.
@@ -101,8 +103,10 @@ class EditEngine:
         *,
         wants_call: WantsCall,
         nodes: NodeEdit | None = None,
+        follows_model: bool = True,
     ) -> None:
         self.plan = plan
+        self._follows_model = follows_model
         self.serial = next(_serials)
         self.change = change
         self.step = 0
@@ -123,7 +127,8 @@ class EditEngine:
     def attach(self, modules: Mapping[str, nn.Module]) -> None:
         """Put the hooks on. ``modules``: path -> module."""
         for tap, module in self._hooks.tapped(modules):
-            before, after = _sides(tap, is_root=tap is self.root, has_nodes=self.nodes is not None)
+            is_followed = tap is self.root and self._follows_model
+            before, after = _sides(tap, is_root=is_followed, has_nodes=self.nodes is not None)
             self._hooks.put_on_counting(
                 module,
                 pre_hook=EditPreForward(self, tap, EDIT) if before else None,
