@@ -27,6 +27,7 @@ from torchtap.edits.edit_counts import EditCounts
 from torchtap.edits.gradient_edits import GradientEdits
 from torchtap.edits.node_edits import NodeEdit, NodeEdits
 from torchtap.edits.param_edits import ParamEdits
+from torchtap.edits.plain_edits import plain_hooks
 from torchtap.hooks.calls import (
     UNIDENTIFIED,
     WHY_UNIDENTIFIED,
@@ -131,13 +132,29 @@ class EditEngine:
             before, after = _sides(tap, is_root=is_followed, has_nodes=self.nodes is not None)
             self._hooks.put_on_counting(
                 module,
-                pre_hook=EditPreForward(self, tap, EDIT) if before else None,
-                post_hook=EditPostForward(self, tap, has_frame=before) if after else None,
+                **self._hooks_of(tap, before=before, after=after),
                 counter=CallCounter(self, tap),
             )
         self._params.put_on()
         if self.plan.patterns:  # Nothing else can select a mark.
             open_editors.add(self)
+
+    def _hooks_of(self, tap: Tap, *, before: bool, after: bool) -> dict[str, Any]:
+        """Make the hooks of one module, each if it is needed."""
+        enter = EditPreForward(self, tap, EDIT) if before else None
+        leave = EditPostForward(self, tap, has_frame=before) if after else None
+        if enter is not None and leave is not None and self._is_of_gradients_alone(tap):
+            running, blank = self._hooks.running, partial(object.__new__, _Frame)
+            plain = plain_hooks(enter, leave, running, blank)
+            if plain is not None:
+                return dict(zip(("pre_hook", "post_hook"), plain, strict=True))
+        return {"pre_hook": enter, "post_hook": leave}
+
+    def _is_of_gradients_alone(self, tap: Tap) -> bool:
+        """Return whether every call of a module is edited, at what flows back to its output."""
+        is_any_call = self._wants_call is None and self.nodes is None
+        is_alone = tap.filters.keys() == {"grad_output"} and tap.plain_gradient is not None
+        return is_any_call and is_alone and tap is not self.root
 
     def begin_step(self, step: int, *, is_on: bool) -> None:
         """Start ``step``; gradients still to come keep the step they belong to."""
