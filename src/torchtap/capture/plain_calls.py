@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections import OrderedDict
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -19,6 +19,7 @@ from torch import Tensor
 from torchtap.capture.pending_gradient import PendingGradient
 from torchtap.capture.training_facts import IN_TRAINING
 from torchtap.core.record import FORWARD, Record
+from torchtap.core.shared_state import once
 from torchtap.core.torch_private import (
     DYNAMO,
     STAGES,
@@ -68,7 +69,7 @@ def native_put_on() -> Callable[..., None] | None:
     return put_on
 
 
-@cache
+@once
 def _bind_tables() -> None:
     """Hand the native code what it needs to put hooks into tables, once."""
     native.kernel().bind_tables(OwnEntries, put_by_role)
@@ -177,7 +178,7 @@ def counted_plainly(
     return NativePreHook(native.kernel().enter, leave.args[0], counter)
 
 
-@cache
+@once
 def _bind() -> None:
     """Hand PyTorch's functions to the native code, once."""
     native.kernel().bind_calls(
