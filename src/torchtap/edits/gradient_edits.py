@@ -171,9 +171,7 @@ class GradientEdits:
         state.received += 1
         return self.change(state, gradient, step, call, phase)
 
-    def refusal(
-        self, state: SiteState, step: int, call: int, phase: str, reason: str
-    ) -> EditError:
+    def refusal(self, state: SiteState, step: int, call: int, phase: str, reason: str) -> EditError:
         """Return the error of a gradient that cannot be changed."""
         record = Record(state.site, step, call, phase, -1, (), None, UNVERSIONED)
         return EditError(
@@ -182,7 +180,7 @@ class GradientEdits:
 
     def _is_ours(self, hook: GradHook) -> bool:
         owner = getattr(hook.func, "__self__", None)
-        return owner is self or isinstance(owner, GradientEdit) and owner.edits is self
+        return owner is self or (isinstance(owner, GradientEdit) and owner.edits is self)
 
     # ------------------------------------------------------------------ how gradients are received
 

@@ -156,7 +156,7 @@ class TapHook(ModuleHook[Owner]):
 
 
 def trace_hooks_behind(*functions: Any) -> None:
-    """Let the compiler trace the hook behind a :class:`NativeHook` of these functions, in its place.
+    """Let the compiler trace the hook behind a :class:`NativeHook` of these functions instead.
 
     Dynamo cannot look into a C function and would break the graph at each hook.
     """
