@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from models import grads
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -44,7 +45,8 @@ def times(factor: float) -> Any:
 def trained(way: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, ...]:
     """What three steps under two edits and a watch leave behind."""
     monkeypatch.setenv("TORCHTAP_NATIVE", way)
-    model, seen = mixed(), []
+    model = mixed()
+    seen: list[tt.Record] = []
     x = torch.randn(2, 3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     with (
         tt.edit(model, "*:grad_output", times(2.0)) as first,
@@ -76,7 +78,8 @@ def test_both_ways_leave_the_same_behind(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_the_gradients_are_those_of_the_formula(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHTAP_NATIVE", way)
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(3, 4), nn.Identity(), nn.Linear(4, 1)).double()
+    first, last = nn.Linear(3, 4), nn.Linear(4, 1)
+    model = nn.Sequential(first, nn.Identity(), last).double()
     x = torch.randn(5, 3, dtype=torch.float64)
     for _ in range(2):  # The first call of a module is Python's.
         model.zero_grad()
@@ -84,8 +87,9 @@ def test_the_gradients_are_those_of_the_formula(way: str, monkeypatch: pytest.Mo
             model(x)
             model(x).sum().backward()
         # Twice by 4, a power of two: at the module that made it, and at the one that hands it on.
-        expected = 16 * model[2].weight.T @ torch.ones(1, 5, dtype=torch.float64) @ x
-        assert torch.allclose(model[0].weight.grad, expected, rtol=1e-12, atol=0)
+        expected = 16 * last.weight.T @ torch.ones(1, 5, dtype=torch.float64) @ x
+        assert first.weight.grad is not None
+        assert torch.allclose(first.weight.grad, expected, rtol=1e-12, atol=0)
         assert edit.calls == {"0:grad_output": {1: 1}, "1:grad_output": {1: 1}}
 
 
@@ -114,10 +118,10 @@ def test_an_error_of_the_function_keeps_its_class_and_the_model_goes_on(
         model.zero_grad()
         model(x).sum().backward()
     assert "act:grad_output" in "".join(caught.value.__notes__)
-    edited = {name: one.grad.clone() for name, one in model.named_parameters()}
+    edited = grads(model)
     model.zero_grad()
     model(x).sum().backward()
-    assert all(torch.equal(one.grad, edited[name]) for name, one in model.named_parameters())
+    assert all(torch.equal(one, edited[name]) for name, one in grads(model).items())
 
 
 @pytest.mark.parametrize("way", WAYS)

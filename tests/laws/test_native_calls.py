@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -36,6 +36,7 @@ NUM_STEPS = 3
 WHERE = "*:output,grad_output"
 """Ports of plain calls. A module of which more is wanted is left to Python as a whole."""
 Program = Callable[[nn.Module, tt.Watch], None]
+Copies = Literal["auto", "always"]
 
 
 def tallies(w: tt.Watch) -> dict[str, tuple[Any, ...]]:
@@ -105,7 +106,7 @@ def assert_kept_equal(
     build: Callable[[], nn.Module],
     program: Program,
     make_sink: Callable[[list[tt.Record]], Any],
-    copy: str = "auto",
+    copy: Copies = "auto",
 ) -> None:
     """Assert that both ways make the same records, in the same order."""
     found = []
@@ -431,7 +432,7 @@ PROGRAMS = [
 def test_values_of_a_program_are_kept_the_same(
     program: Program,
     make_sink: Callable[[list[tt.Record]], Any],
-    copy: str,
+    copy: Copies,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert_kept_equal(monkeypatch, conv, program, make_sink, copy)
@@ -443,7 +444,7 @@ def test_values_of_a_program_are_kept_the_same(
     ids=["kept", "copied", "borrowed"],
 )
 def test_values_of_views_that_are_overwritten_are_kept_the_same(
-    make_sink: Callable[[list[tt.Record]], Any], copy: str, monkeypatch: pytest.MonkeyPatch
+    make_sink: Callable[[list[tt.Record]], Any], copy: Copies, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def program(model: nn.Module, w: tt.Watch) -> None:
         model(torch.ones(4, 5, 8)).sum().backward()
