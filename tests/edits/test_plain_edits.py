@@ -43,7 +43,7 @@ def times(factor: float) -> Any:
 
 
 def trained(way: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, ...]:
-    """What three steps under two edits and a watch leave behind."""
+    """Return all that three steps under two edits and a watch leave behind."""
     monkeypatch.setenv("TORCHTAP_NATIVE", way)
     model = mixed()
     seen: list[tt.Record] = []
