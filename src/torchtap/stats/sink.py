@@ -290,7 +290,7 @@ class Stats:
             return False
         measured = self.series.measured[place]
         with self._clock.lock:
-            if meter.block is not None:  # By another thread, meanwhile.
+            if self._of_place[place].block is not None:  # Another thread began it meanwhile.
                 return False
             block, index = self._tables.add(_CPU, place)
             meter.begin(block, index, tensor, sums=measured.site.port in self._sample_mean)
