@@ -39,7 +39,8 @@ from torchtap.failures.reductions import over_another_dimension, with_its_dimens
 from torchtap.failures.situation_row import Situation, SituationRow
 from torchtap.failures.traceback_frame import MISSING
 
-_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.modules.batchnorm._NormBase)
+_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, *_NORMS)
 """Layers whose parameters are no tables of positions."""
 
 
