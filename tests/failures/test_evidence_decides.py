@@ -98,7 +98,26 @@ class Net(nn.Module):
 net, x = Net(), torch.randn(2, 1, 8, 8)
 out = net(x)
 """
+SEGMENTS = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.tokens, self.segments = nn.Embedding(50, 4), nn.Embedding(2, 4)
+
+    def forward(self, x, part):
+        return self.tokens(x) + self.segments(x)
+
+net, x, part = Net(), torch.randint(10, 50, (2, 6)), torch.zeros(2, 6).long()
+out = net(x, part)
+"""
 NAMES_MEANT = [
+    (
+        SEGMENTS,
+        "part, int64[2, 6], is read nowhere in forward: if it is meant here, self.segments(part).",
+        "self.segments(x)",
+        "self.segments(part)",
+        "assert torch.equal(out, net.tokens(x) + net.segments(part))",
+    ),
     (
         ITEMS,
         "batch['text'], float32[4, 32], fits: if it is meant here, texts(batch['text']).",

@@ -45,7 +45,7 @@ def _ways_to_concatenate(
     one, two = shapes
     differing = [at for at, (a, b) in enumerate(zip(one, two, strict=True)) if a != b]
     turned = list(_turned_channels(first, one, other, two)) if dim == 1 else []
-    is_sized = min(*one[2:], *two[2:], 2) > 1  # A side of one is a step or a token, and no map.
+    is_sized = min([*one[2:], *two[2:], 2]) > 1  # A side of one is a step or a token, and no map.
     is_of_maps = dim == 1 and is_sized and not turned
     maps = list(maps_of_one_size(first, one, other, two)) if is_of_maps else []
     yield from (*turned, *maps)
