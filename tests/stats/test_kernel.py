@@ -756,11 +756,10 @@ def test_a_binary_of_other_sources_says_build_again() -> None:
 
 def _listed(lists: native.SparseLog) -> dict[int, torch.Tensor]:
     """Full histograms by owner, of what was listed."""
-    rows, blocks, closed = empty_rows(20).numpy(), native.TableBlocks(), list[Any]()
+    rows, closed = empty_rows(20).numpy(), list[Any]()
     rows[:, NUM_TENSORS] = 1
-    blocks.add_block(rows, None, lists)
-    for owner in range(20):
-        blocks.add_row(owner, owner)
+    blocks = native.TableBlocks(lambda: blocks.add_block(rows, None, lists), len(rows))
+    assert [blocks.add_row(owner) for owner in range(20)] == list(range(20))
     blocks.close(closed)
     found = np.zeros((20, NUM_BINS), dtype=np.int64)
     for listed in native.read_closed(closed)[1]:

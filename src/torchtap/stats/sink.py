@@ -21,6 +21,7 @@ from torchtap.core.weak_method import weakly
 from torchtap.stats.catalogue.protocol import needs_places
 from torchtap.stats.catalogue.results import Missing
 from torchtap.stats.chosen_statistics import ChosenStatistics, Wanted
+from torchtap.stats.kernels import native
 from torchtap.stats.kernels.device_table import Block, DeviceTables, Taken
 from torchtap.stats.measure import (
     SAMPLE,
@@ -116,11 +117,12 @@ class Stats:
         self._meters: dict[Site, Meter] = {}
         self._of_place: list[Meter] = []
         # Where there are further statistics, the first tensor of a site takes more.
+        self._tables = DeviceTables(histogram=histogram)
         if not self._statistics and hasattr(self._clock, "begin"):
             self._clock.begin = weakly(self._begin)
+            self._let_meters_begin()
         # By the id of the site, held beside: hashing it takes longer than the rest.
         self._by_id: dict[int, tuple[Site, Meter]] = {}
-        self._tables = DeviceTables(histogram=histogram)
         self._is_read = True
         self._evaluation: Stats | None = None
         self._another = partial(
@@ -156,7 +158,8 @@ class Stats:
         if meter is None:
             place = self.series.place_of(site)
             wanted = self._chosen.of_slices(site) if self._statistics else ()
-            meter = Meter(site, place, self._clock, self._sample, wanted)
+            sums = site.port in self._sample_mean
+            meter = Meter(site, place, self._clock, self._sample, wanted, sums=sums)
             self._meters[site] = meter
             self._of_place.append(meter)
         return meter
@@ -177,6 +180,7 @@ class Stats:
         if record.labels:
             self.series.measured[known[1].place].note(record.labels)
         if not known[1].quick(record.kept, record.step):
+            self._learn(known[1])
             if not self._take_first(known[1], record):
                 self._take_carefully(known[1], record)
         elif known[1].slices is None and self._statistics and self._chosen.has_any(site):
@@ -227,6 +231,7 @@ class Stats:
             return None
         try:
             _add_steps(self.series, self._tables.read_what_is_here())
+            self._learn_all()
         finally:
             self._clock.lock.release()
         return self.series
@@ -242,6 +247,7 @@ class Stats:
             _add_steps(self.series, self._tables.read())
             self._close_states()
             self._is_read = True
+            self._learn_all()
             for meter in self._meters.values():
                 measured = self.series.measured[meter.place]
                 if meter.quick.varies:
@@ -276,17 +282,41 @@ class Stats:
         Native meters call it, so that no record is made of the first tensor.
         """
         meter = self._of_place[place]
-        if meter.block is not None or torch.is_inference_mode_enabled():
+        if torch.is_inference_mode_enabled() or not is_plain(tensor):
             return False
-        if not is_plain(tensor) or is_of_transform(tensor) or not has_memory(tensor):
+        if is_of_transform(tensor) or not has_memory(tensor):
             return False
         measured = self.series.measured[place]
         with self._clock.lock:
+            self._learn(meter)
+            if meter.block is not None:
+                return False
             block, index = self._tables.add(_CPU, place)
             meter.begin(block, index, tensor, sums=measured.site.port in self._sample_mean)
             measured.dtype, measured.shape = dtype_name(tensor), meter.shape
             measured.itemsize = tensor.element_size()
         return True
+
+    def _let_meters_begin(self) -> None:
+        """Let native meters take a row for a plain first tensor themselves."""
+        rows = self._tables.native
+        if rows is not None and hasattr(self._clock, "table"):
+            self._clock.table, self._clock.sample = rows.table, self._sample
+
+    def _learn(self, meter: Meter) -> None:
+        """Learn what a meter that has begun by itself has noted, once."""
+        with self._clock.lock:
+            begun = native.begun_by(meter.quick)
+            if begun is None:
+                return
+            dtype = meter.go_on(begun, *self._tables.on_cpu(begun.row))
+            measured = self.series.measured[meter.place]
+            measured.dtype, measured.itemsize = native.NAMES[dtype], dtype.itemsize
+            measured.shape = None if meter.quick.varies else meter.shape
+
+    def _learn_all(self) -> None:
+        for meter in list(self._meters.values()):
+            self._learn(meter)
 
     def _take_carefully(self, meter: Meter, record: Record) -> None:
         tensor = record.kept

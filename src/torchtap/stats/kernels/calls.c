@@ -51,7 +51,7 @@ static PyObject **const OF_CALLS[] = {
     name(requires_grad) name(given) name(number) name(is_in_graph) name(_is_state_taken)           \
     name(_has_trained) name(phase) name(grad_output) name(note_first_call) name(foreign)          \
     name(untyped_storage) name(_cdata) name(clone) name(data) name(witnesses) name(nothing_like)   \
-    name(policy)
+    name(policy) name(nbytes) name(storage_offset)
 #define DECLARE(name) static PyObject *n_##name;
 NAMES(DECLARE)
 
@@ -99,11 +99,13 @@ typedef struct {
     PyObject_HEAD
     PyObject *lock, *acquire, *release;
     PyObject *begin; /* begin(place, tensor): has a meter measure tensors like its first one */
-    long long step;
+    PyObject *table; /* of rows.c: meters begin here, where their first tensor is plain */
+    long long step, sample;
     char has_measured;
 } Clock;
 #define CLOCK(do, op)                                                                              \
-    do(op, Clock, lock) do(op, Clock, acquire) do(op, Clock, release) do(op, Clock, begin)
+    do(op, Clock, lock) do(op, Clock, acquire) do(op, Clock, release) do(op, Clock, begin)   \
+    do(op, Clock, table)
 LIFE(Clock, CLOCK)
 
 static PyObject *clock_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
@@ -126,7 +128,8 @@ static PyObject *clock_new(PyTypeObject *type, PyObject *arguments, PyObject *ke
 }
 
 static PyMemberDef clock_members[] = {
-    NUMBER(Clock, step), FLAG(Clock, has_measured), FIXED(Clock, lock), OBJECT(Clock, begin),
+    NUMBER(Clock, step), FLAG(Clock, has_measured), FIXED(Clock, lock),
+    OBJECT(Clock, begin), OBJECT(Clock, table),     NUMBER(Clock, sample),
     {NULL, 0, 0, 0, NULL},
 };
 static PyType_Slot clock_slots[] = {
@@ -149,8 +152,14 @@ typedef struct {
     long long place; /* of its site */
     char replaces, is_summed_in_order, varies, has_begun;
     Shape known, sample, strides; /* of the last tensor; of a sample that is summed; as it may lie */
+    /* Of a meter that has begun here, until Python aims it elsewhere: */
+    Aim own;
+    PyObject *sums; /* a bytearray of double, where samples are summed */
+    long long row;  /* of the table */
+    int64_t num_samples;
+    char sums_samples; /* whether it sums samples */
 } Meter;
-#define METER(do, op) do(op, Meter, clock)
+#define METER(do, op) do(op, Meter, clock) do(op, Meter, sums)
 LIFE(Meter, METER)
 
 static PyObject *meter_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
@@ -303,13 +312,108 @@ static int run_kernel(Meter *self, const DLTensor *tensor, int64_t numel, const 
     return answer ? fits : -1;
 }
 
+/* The code of a floating-point dtype, or -1. */
+static int code_of_float(const DLDataType *dtype) {
+    for (int code = 0; code < 4; code++)
+        if (!memcmp(dtype, DTYPES + code, sizeof *dtype))
+            return code;
+    return -1;
+}
+
+/* Whether a tensor lies as a new one does, and its storage has all of its elements: FSDP frees
+   storages under living tensors. */
+static int lies_as_new(PyObject *object, const DLTensor *tensor, int64_t *numel) {
+    *numel = 1;
+    for (int d = tensor->ndim - 1; d >= 0; d--) {
+        if (tensor->strides[d] != *numel)
+            return 0;
+        *numel *= tensor->shape[d];
+    }
+    if (!*numel || !tensor->data)
+        return 0;
+    PyObject *storage = PyObject_CallMethodObjArgs(object, n_untyped_storage, NULL);
+    PyObject *size = storage ? PyObject_CallMethodObjArgs(storage, n_nbytes, NULL) : NULL;
+    PyObject *start = size ? PyObject_CallMethodObjArgs(object, n_storage_offset, NULL) : NULL;
+    long long end = start ? PyLong_AsLongLong(start) + *numel : -1;
+    int has_all = start && PyLong_AsLongLong(size) >= end * (tensor->dtype.bits / 8);
+    Py_XDECREF(start);
+    Py_XDECREF(size);
+    Py_XDECREF(storage);
+    return has_all;
+}
+
+/* Makes room for the sum over samples of so many elements. */
+static int make_sums(Meter *self, int64_t inner) {
+    PyObject *made = PyByteArray_FromStringAndSize(NULL, inner * 8);
+    if (!made)
+        return -1;
+    char *numbers = PyByteArray_AsString(made);
+    memset(numbers, 0, (size_t)inner * 8);
+    self->sums = made;
+    self->own.sums = (int64_t)(intptr_t)numbers;
+    self->own.inner = inner;
+    self->own.num_samples = (int64_t)(intptr_t)&self->num_samples;
+    return 0;
+}
+
+/* Notes a shape, without the dims before `first`. */
+static void note_shape(Shape *shape, const int64_t *sizes, int ndim, int first) {
+    shape->ndim = ndim - first;
+    memcpy(shape->sizes, sizes + first, sizeof *sizes * (size_t)shape->ndim);
+}
+
+/* Takes a row, while the lock is held: 0 where the meter has one, or there is none. */
+static int take_row(Meter *self, const DLTensor *tensor, int64_t numel, int code) {
+    Clock *clock = (Clock *)self->clock;
+    if (self->address || (self->row = torchtap_add_row(clock->table, self->place, &self->own)) < 0)
+        return 0;
+    self->own.sample = clock->sample;
+    if (self->sums_samples && make_sums(self, numel / tensor->shape[0]))
+        return 0;
+    note_shape(&self->known, tensor->shape, tensor->ndim, 0);
+    note_shape(&self->strides, tensor->strides, tensor->ndim, 0);
+    if (self->sums_samples)
+        note_shape(&self->sample, tensor->shape, tensor->ndim, 1);
+    self->address = (int64_t)(intptr_t)&self->own;
+    self->is_summed_in_order = 1;
+    self->code = code;
+    return 1;
+}
+
+/* Has a meter measure tensors like its first one, as Stats._begin: 0 where Python has to. What was
+   noted here Python asks for (`begun`) when it needs it. */
+static int begin_here(Meter *self, PyObject *object) {
+    Clock *clock = (Clock *)self->clock;
+    DLTensor tensor;
+    int64_t numel;
+    if (!torchtap_is_table(clock->table) ||
+        (Py_TYPE(object) != tensor_type && Py_TYPE(object) != parameter_type) ||
+        exchange->look(object, &tensor) || tensor.device_type != CPU || !tensor.ndim ||
+        tensor.ndim > MOST_DIMS)
+        return 0;
+    int code = code_of_float(&tensor.dtype);
+    if (code < 0 || is_true(ask(is_neg, object)) || !lies_as_new(object, &tensor, &numel))
+        return 0;
+    PyObject *answer = PyObject_CallNoArgs(clock->acquire);
+    if (!answer)
+        return 0;
+    Py_DECREF(answer);
+    int has_begun = take_row(self, &tensor, numel, code);
+    answer = PyObject_CallNoArgs(clock->release);
+    Py_XDECREF(answer);
+    return has_begun;
+}
+
 /* Whether a meter is ready, which its first tensor makes it. Clears exceptions: the sink, which is
    given what is not measured here, meets them again. */
 static int is_ready(Meter *self, PyObject *tensor) {
     PyObject *begin = ((Clock *)self->clock)->begin;
     if (self->code < 0 && !self->has_begun && self->place >= 0 && begin && begin != Py_None) {
         self->has_begun = 1;
-        PyObject *answer = PyObject_CallFunction(begin, "LO", self->place, tensor);
+        int is_here = begin_here(self, tensor);
+        PyErr_Clear();
+        PyObject *answer =
+            is_here ? NULL : PyObject_CallFunction(begin, "LO", self->place, tensor);
         Py_XDECREF(answer);
         PyErr_Clear();
     }
@@ -350,10 +454,23 @@ static PyMethodDef meter_methods[] = {
     {"distrust", meter_distrust, METH_NOARGS, "Measure nothing quickly."},
     {NULL, NULL, 0, NULL},
 };
+/* What a meter that has begun here has noted, until it is aimed elsewhere; else None. */
+static PyObject *meter_get_begun(PyObject *op, void *unused) {
+    Meter *self = (Meter *)op;
+    (void)unused;
+    if (!self->address || self->address != (int64_t)(intptr_t)&self->own)
+        return none();
+    return Py_BuildValue("(LiLOL)", self->row, self->code, (long long)self->own.last_list,
+                         self->sums ? self->sums : Py_None, (long long)self->num_samples);
+}
+
 static PyMemberDef meter_members[] = {
-    FLAG(Meter, varies), NUMBER(Meter, place), {NULL, 0, 0, 0, NULL}};
+    FLAG(Meter, varies), NUMBER(Meter, place), FLAG(Meter, sums_samples), {NULL, 0, 0, 0, NULL}};
 static PyGetSetDef meter_properties[] = {
-    {"shape", meter_get_shape, meter_set_shape, NULL, NULL}, {NULL, NULL, NULL, NULL, NULL},
+    {"shape", meter_get_shape, meter_set_shape, NULL, NULL},
+    {"begun", meter_get_begun, NULL,
+     "(row of the table, dtype code, last list, sums or None, number of samples), or None", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
 };
 static PyType_Slot meter_slots[] = {
     {Py_tp_new, meter_new},          {Py_tp_call, meter_call},
