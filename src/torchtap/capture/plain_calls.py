@@ -56,7 +56,7 @@ def new_step_counter() -> StepCounter:
 
 def native_put_on() -> Callable[..., None] | None:
     """Return what puts hooks into their tables natively, where the binary does."""
-    if not native.takes_calls() or not hasattr(native.kernel(), "put_on"):
+    if not native.takes_calls() or not hasattr(native.kernel(), "Table"):
         return None  # Or the binary is an older one.
     _bind_tables()
     put_on: Callable[..., None] = native.kernel().put_on
@@ -145,9 +145,9 @@ def plain_hooks(listener: Listener) -> Callable[[PostForward], PostForward | Nat
         leaving = new_leaving(
             listener, busy, running, tap, tap.call_numbers, output, gradient, gradients
         )
+        if copies_first:
+            leaving.policy = policy
         if not hook.has_frame:
-            if copies_first:
-                leaving.policy = policy
             return NativeHook(leave, leaving, hook)
         tap.take_plain = leaving.take
         is_followed = tap is root and follows_models and listener.is_entered_plainly

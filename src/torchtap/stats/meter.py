@@ -306,19 +306,16 @@ class Meter:
         self,
         site: Site,
         place: int,
-        clock: Clock,
+        quick: QuickMeter,
         sample: int,
         of_slices: Sequence[OfSlices | Missing],
-        *,
-        sums: bool,
     ) -> None:
         self.place = place
         self.slices = SliceMeter(of_slices) if of_slices and native.available() else None
         self.is_replaced = site.kind.is_replaced
         self.block: Block | None = None
         self.index = -1
-        replaces = self.is_replaced
-        self.quick: QuickMeter = new_quick_meter(clock, place, replaces=replaces, sums=sums)
+        self.quick = quick
         self._sample = sample
         self._sums: Sums | None = None
         self._aim: native.KernelArgs | None = None

@@ -858,12 +858,17 @@ static PyType_Slot followed_slots[] = {
 
 /* ------------------------------------------- StepCounter and CallNumbers, as hooks.call_numbers */
 
+/* Neither refers to anything that could refer back: the collector need not know of them. */
 typedef struct {
     PyObject_HEAD
     long long current;
 } Steps;
-#define STEPS(do, op)
-LIFE(Steps, STEPS)
+
+static void steps_free(PyObject *op) {
+    PyTypeObject *own = Py_TYPE(op);
+    PyObject_Free(op);
+    Py_DECREF(own);
+}
 
 static PyObject *steps_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
     (void)arguments, (void)keywords;
@@ -871,8 +876,9 @@ static PyObject *steps_new(PyTypeObject *type, PyObject *arguments, PyObject *ke
         PyErr_SetString(PyExc_RuntimeError, "bind_calls comes first");
         return NULL;
     }
-    MAKE(Steps, type)
-    PyObject_GC_Track((PyObject *)self);
+    Steps *self = PyObject_New(Steps, type);
+    if (self)
+        self->current = 0;
     return (PyObject *)self;
 }
 
@@ -889,20 +895,21 @@ typedef struct {
     Entered *entered;
     Py_ssize_t size, room;
 } Numbers;
-#define NUMBERS(do, op) do(op, Numbers, steps)
-LIFE(Numbers, NUMBERS)
 
 static void numbers_free(PyObject *op) {
     PyMem_Free(((Numbers *)op)->entered);
-    Numbers_dealloc(op);
+    Py_DECREF(((Numbers *)op)->steps);
+    steps_free(op);
 }
 
 static PyObject *steps_new_numbers(PyObject *op, PyObject *unused) {
     (void)unused;
-    MAKE(Numbers, numbers_type)
+    Numbers *self = PyObject_New(Numbers, numbers_type);
+    if (!self)
+        return NULL;
+    memset((char *)self + sizeof(PyObject), 0, sizeof *self - sizeof(PyObject));
     self->steps = held(op);
     self->step = ((Steps *)op)->current;
-    PyObject_GC_Track((PyObject *)self);
     return (PyObject *)self;
 }
 
@@ -976,7 +983,7 @@ static PyMethodDef steps_methods[] = {
 static PyMemberDef steps_members[] = {NUMBER(Steps, current), {NULL, 0, 0, 0, NULL}};
 static PyType_Slot steps_slots[] = {
     {Py_tp_new, steps_new}, {Py_tp_methods, steps_methods}, {Py_tp_members, steps_members},
-    LIFE_SLOTS(Steps), {0, NULL},
+    {Py_tp_dealloc, steps_free}, {0, NULL},
 };
 static PyMethodDef numbers_methods[] = {
     {"enter", numbers_enter, METH_NOARGS, "Draw the number of a call as it is entered."},
@@ -984,8 +991,7 @@ static PyMethodDef numbers_methods[] = {
 };
 static PyType_Slot numbers_slots[] = {
     {Py_tp_iter, PyObject_SelfIter},     {Py_tp_iternext, numbers_next},
-    {Py_tp_methods, numbers_methods},    {Py_tp_traverse, Numbers_traverse},
-    {Py_tp_clear, Numbers_clear},        {Py_tp_dealloc, numbers_free}, {0, NULL},
+    {Py_tp_methods, numbers_methods},    {Py_tp_dealloc, numbers_free}, {0, NULL},
 };
 
 /* ------------------------------------------------------------- Leaving: the end of a module's calls */
@@ -1126,6 +1132,13 @@ static PyObject *follow(Gradients *self, PyObject *state, PyObject *step, PyObje
     return (PyObject *)arrival;
 }
 
+/* The method that hooks call, borrowed: one for all of them, until the release. */
+static PyObject *own_deliver(Gradients *gradients) {
+    if (!gradients->own_deliver)
+        gradients->own_deliver = PyObject_GetAttr((PyObject *)gradients, n_deliver);
+    return gradients->own_deliver;
+}
+
 /* Receives the gradient of a plain tensor, as Gradients.expect_plain. */
 static int expect(const Leaving *self, PyObject *tensor, PyObject *node, PyObject *table,
                   PyObject *step, PyObject *call, int of_view) {
@@ -1139,10 +1152,9 @@ static int expect(const Leaving *self, PyObject *tensor, PyObject *node, PyObjec
         Py_XDECREF(add);
         Py_XDECREF(arrival);
     } else {
-        PyObject *own = PyObject_GetAttr((PyObject *)gradients, n_deliver);
+        PyObject *own = own_deliver(gradients);
         hook = own ? PyObject_CallFunctionObjArgs(grad_hook, own, self->gradient, step, call, NULL)
                    : NULL;
-        Py_XDECREF(own);
     }
     int failed = !hook || put_hook(gradients, tensor, node, table, hook);
     Py_XDECREF(hook);
@@ -1206,8 +1218,9 @@ static int watch_out(const Leaving *self, PyObject *alias, const DLTensor *tenso
     PyObject *empty = version ? nothing_like(self, alias, tensor) : NULL;
     PyObject *row = empty ? PyTuple_Pack(3, state, alias, version) : NULL;
     PyObject *witnesses = row ? PyObject_GetAttr(policy, n_witnesses) : NULL;
-    int failed = !witnesses || PyObject_SetAttr(alias, n_data, empty) ||
-                 PyList_Append(witnesses, row);
+    Py_ssize_t end = witnesses ? PyList_Size(witnesses) : -1;
+    int failed = end < 0 || PyObject_SetAttr(alias, n_data, empty) ||
+                 PyList_SetSlice(witnesses, end, end, row);
     Py_XDECREF(witnesses);
     Py_XDECREF(row);
     Py_XDECREF(empty);
@@ -1216,12 +1229,13 @@ static int watch_out(const Leaving *self, PyObject *alias, const DLTensor *tenso
 }
 
 /* Copies the first output of a site, as CopyPolicy.keep_first: NULL where Python has to decide, and
-   then nothing was noted. Clears exceptions: Python meets them again. */
-static PyObject *copy_first(const Leaving *self, PyObject *output, int of_view) {
+   then nothing was noted. Clears exceptions: Python meets them again. `is_own`: it is known that the
+   output lies in nobody else's memory. */
+static PyObject *copy_first(const Leaving *self, PyObject *output, int of_view, int is_own) {
     DLTensor tensor;
     PyObject *copied = NULL;
     if (!self->policy || exchange->look(output, &tensor) ||
-        may_be_foreign(output, of_view, self->running)) {
+        (!is_own && may_be_foreign(output, of_view, self->running))) {
         PyErr_Clear();
         return NULL;
     }
@@ -1247,7 +1261,7 @@ static int note_first(Leaving *self) {
 }
 
 /* Takes the output of a call, whose number is drawn where it has none: 1, or 0 where it is not plain
-   and nothing was noted, or -1. */
+   and nothing was noted, or -1. Who gives a number has looked whose memory it is. */
 static int take_output(Leaving *self, PyObject *output, PyObject *node, PyObject *step,
                        PyObject *number) {
     State *state = (State *)self->output;
@@ -1260,7 +1274,7 @@ static int take_output(Leaving *self, PyObject *output, PyObject *node, PyObject
         plain = -1;
     int keeps = state && keeps_values(state);
     if (plain == 1 && state && state->copies == Py_None) {
-        plain = (copied = copy_first(self, output, of_view)) != NULL;
+        plain = (copied = copy_first(self, output, of_view, number != NULL)) != NULL;
         state->seen |= plain;
     } else if (plain == 1 && state && !keeps) {
         plain = measure_at(state, output, PyLong_AsLongLong(step));
@@ -1306,7 +1320,7 @@ static int leave_plain(Leaving *self, PyObject *output, PyObject *number) {
         return 0;
     const State *state = (State *)self->output;
     int copies = state && state->copies == Py_None && self->policy && state->meter == no_meter;
-    if (state && state->copies != Py_False && (!copies || number))
+    if (state && state->copies != Py_False && !copies)
         return 0;
     int plain = has_trained(self);
     /* The first one is noted here, unless Python has followed it. */
@@ -1681,6 +1695,7 @@ static PyMethodDef functions[] = {
 int torchtap_add_calls(PyObject *module) {
     static const unsigned int flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC;
     static const unsigned int own = Py_TPFLAGS_DISALLOW_INSTANTIATION; /* made here alone */
+    static const unsigned int without = Py_TPFLAGS_HAVE_GC; /* taken away */
     struct {
         const char *name, *full_name;
         PyTypeObject **type;
@@ -1696,13 +1711,13 @@ int torchtap_add_calls(PyObject *module) {
         ROW("Gradients", Gradients, gradients_type, gradients_slots, 0),
         ROW("Arrival", Arrival, arrival_type, arrival_slots, own),
         ROW("FollowedView", Followed, followed_type, followed_slots, own),
-        ROW("StepCounter", Steps, steps_type, steps_slots, 0),
-        ROW("CallNumbers", Numbers, numbers_type, numbers_slots, own),
+        ROW("StepCounter", Steps, steps_type, steps_slots, without),
+        ROW("CallNumbers", Numbers, numbers_type, numbers_slots, own | without),
         ROW("Leaving", Leaving, leaving_type, leaving_slots, 0),
         ROW("GraphPart", GraphPart, graph_part_type, graph_part_slots, 0),
     };
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
-        PyType_Spec spec = {types[i].full_name, (int)types[i].size, 0, flags | types[i].more,
+        PyType_Spec spec = {types[i].full_name, (int)types[i].size, 0, flags ^ types[i].more,
                             types[i].slots};
         *types[i].type = (PyTypeObject *)PyType_FromSpec(&spec);
         if (!*types[i].type)

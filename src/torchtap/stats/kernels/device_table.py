@@ -99,6 +99,21 @@ class Block:
             self.lists.forget(index)
 
 
+_MOST_SPARE = 2
+_spare: list[Block] = []
+"""Blocks on the CPU that a sink left empty, for the next one: a program may open a watch for each
+step, and memory that is new costs several times what is written into it."""
+
+
+def _spare_block(device: torch.device, *, histogram: bool) -> Block | None:
+    if device.type != "cpu" or not histogram:
+        return None
+    try:
+        return _spare.pop()
+    except IndexError:
+        return None
+
+
 class DeviceTable:
     """Holds the rows of one device, and the place of the site that each is of.
 
@@ -137,7 +152,9 @@ class DeviceTable:
 
         Blocks have a fixed size: a table that grew would move, and the kernel holds addresses.
         """
-        block = Block(self.device, histogram=self._histogram)
+        block = _spare_block(self.device, histogram=self._histogram)
+        if block is None:
+            block = Block(self.device, histogram=self._histogram)
         self._blocks.append(block)
         if self._native is not None and block.host is not None:
             full = None if block.histograms is None else block.histograms.numpy()
@@ -174,6 +191,12 @@ class DeviceTable:
             return rows, listed
 
         return TakenStep(step, read, event is None)
+
+    def give_back(self) -> None:
+        """Give blocks to the next sinks. All have been emptied, and nobody will write into them."""
+        for block in self._blocks:
+            if block.lists is not None and len(_spare) < _MOST_SPARE:
+                _spare.append(block)
 
     def clear(self) -> None:
         """Start again with blank rows. A second call does no harm."""
@@ -263,6 +286,11 @@ class DeviceTables:
             # step late, when its copies have arrived.
             self._behind = _UNREAD if all(one.type == "cpu" for one in self._tables) else 1
         return table
+
+    def give_back(self) -> None:
+        """Give the memory to the next sinks: nobody measures into it any more."""
+        for table in self._tables.values():
+            table.give_back()
 
     def take(self, step: int) -> Unread:
         """Take what was measured in a step; nothing is changed before :meth:`start_again`."""
