@@ -122,7 +122,7 @@ class Stats:
         self._tables = DeviceTables(histogram=histogram)
         if not self._statistics and hasattr(self._clock, "begin"):
             self._clock.begin = weakly(self._begin)
-            self._let_meters_begin()
+            native.let_begin(self._clock, self._tables.native, self._sample)
         # By the id of the site, held beside: hashing it takes longer than the rest.
         self._by_id: dict[int, tuple[Site, Meter]] = {}
         self._is_read = True
@@ -307,12 +307,6 @@ class Stats:
             measured.dtype, measured.shape = dtype_name(tensor), meter.shape
             measured.itemsize = tensor.element_size()
         return True
-
-    def _let_meters_begin(self) -> None:
-        """Let native meters take a row for a plain first tensor themselves."""
-        rows = self._tables.native
-        if rows is not None and hasattr(self._clock, "table"):
-            self._clock.table, self._clock.sample = rows.table, self._sample
 
     def _learn(self, place: int) -> None:
         """Learn what the quick meter of a place has noted that has begun by itself, once."""

@@ -139,6 +139,18 @@ class Begun(NamedTuple):
     num_samples: int
 
 
+def let_begin(clock: Any, rows: TableBlocks | None, sample: int) -> None:
+    """Let the meters of a native clock take rows for plain first tensors themselves.
+
+    Args:
+        clock: of the sink.
+        rows: of its table on the CPU.
+        sample: see :func:`accumulate`.
+    """
+    if rows is not None and hasattr(clock, "table"):
+        clock.table, clock.sample = rows.table, sample
+
+
 def begun_by(meter: object) -> Begun | None:
     """Return what a meter has noted that began by itself, until it is aimed elsewhere."""
     begun = getattr(meter, "begun", None)
