@@ -149,3 +149,18 @@ def test_threads_begin_one_site_together() -> None:
     truth = model(batch).detach().double()
     assert w.run.stats(".").numel == 8 * truth.numel()
     assert w.run.mean_norm(".")["."] == pytest.approx(truth.mean(0).norm().item(), rel=1e-12)
+
+
+def test_the_first_tensor_may_come_in_inference_mode() -> None:
+    model, x = nn.Linear(3, 2), torch.randn(4, 3)
+    stats = tt.Stats()
+    with tt.watch(model, to=stats) as w:
+        with torch.inference_mode():
+            truth = model(x).double()
+            stats.ended()
+        w.step()
+        model(x.double().float())
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            model(x)
+    assert w.run.stats(".", step=0).l2 == pytest.approx(truth.norm().item(), rel=1e-12)
+    assert w.run.stats(".", step=1).numel == 2 * truth.numel()

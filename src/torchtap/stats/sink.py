@@ -242,7 +242,8 @@ class Stats:
             return None
         try:
             _add_steps(self.series, self._tables.read_what_is_here())
-            self._learn_all()
+            with outside_inference_mode():
+                self._learn_all()
         finally:
             self._clock.lock.release()
         return self.series

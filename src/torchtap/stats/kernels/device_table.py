@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from torchtap.core.inference_mode import outside_inference_mode
 from torchtap.core.weak_method import weakly
 from torchtap.stats.histogram import NUM_BINS, Histograms, blank_histograms
 from torchtap.stats.kernels import native
@@ -274,7 +275,8 @@ class DeviceTables:
         return self._table_on(_CPU).at(row)
 
     def _add_block_on_cpu(self) -> None:
-        self._table_on(_CPU).add_block()
+        with outside_inference_mode():  # A native meter may ask for it there.
+            self._table_on(_CPU).add_block()
 
     def _table_on(self, device: torch.device) -> DeviceTable:
         table = self._tables.get(device)
