@@ -160,11 +160,13 @@ class Stats:
 
     def _place_of(self, site: Site) -> int:
         """Return the place of a site, which has a quick meter from then on."""
-        place = self.series.place_of(site)
-        if place == len(self._quick):
-            replaces, sums = site.kind.is_replaced, site.port in self._sample_mean
-            self._quick.append(new_quick_meter(self._clock, place, replaces=replaces, sums=sums))
-        return place
+        with self._clock.lock:  # Several threads may bring new sites, or one, at the same moment.
+            place = self.series.place_of(site)
+            if place == len(self._quick):
+                replaces, sums = site.kind.is_replaced, site.port in self._sample_mean
+                made = new_quick_meter(self._clock, place, replaces=replaces, sums=sums)
+                self._quick.append(made)
+            return place
 
     def _meter_at(self, place: int) -> Meter:
         meter = self._meters.get(place)
@@ -199,11 +201,14 @@ class Stats:
 
     def _take_evaluation(self, record: Record) -> None:
         """Measure an evaluation forward as a training forward, and keep it apart."""
-        if self._evaluation is None:
-            self._evaluation = self._another()
-            self._evaluation._chosen.know(self._chosen.types)
-            self.series.evaluation = self._evaluation.series
-        self._evaluation.take(record._replace(phase=FORWARD))
+        with self._clock.lock:
+            evaluation = self._evaluation
+            if evaluation is None:
+                evaluation = self._another()
+                evaluation._chosen.know(self._chosen.types)
+                self.series.evaluation = evaluation.series
+                self._evaluation = evaluation
+        evaluation.take(record._replace(phase=FORWARD))
 
     def close_step(self, step: int) -> None:
         """End a step: copy its numbers, and read those of steps before."""
@@ -301,7 +306,7 @@ class Stats:
         measured = self.series.measured[place]
         with self._clock.lock:
             self._learn(place)
-            if meter.block is not None:
+            if meter.block is not None:  # Another thread began it meanwhile.
                 return False
             block, index = self._tables.add(_CPU, place)
             meter.begin(block, index, tensor, sums=measured.site.port in self._sample_mean)
