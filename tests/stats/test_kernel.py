@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, example, given, settings, strategies as st
 
 import torchtap as tt
 from torchtap.stats.kernels import native
-from torchtap.stats.statistics import NUM_TENSORS
+from torchtap.stats.rows import NUM_TENSORS
 
 if not native.available():
     pytest.skip("the native kernel was not built", allow_module_level=True)

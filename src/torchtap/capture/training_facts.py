@@ -25,7 +25,7 @@ _NOTHING, _IN_EVAL, IN_TRAINING = range(3)
 """Forwards that have told the modes; native hooks look whether the last kind has."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class _Known:
     """An optimizer that was seen.
 
@@ -40,7 +40,7 @@ class _Known:
     size: int = -1
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class _Stepped:
     """An optimizer that made a step.
 

@@ -19,7 +19,7 @@ from torchtap.stats.catalogue.results import Missing
 from torchtap.stats.kept_steps import RecentSteps
 from torchtap.stats.kernels import native
 from torchtap.stats.kernels.device_table import Block
-from torchtap.stats.statistics import BLANK_ROW, NUM_TENSORS, blank_rows
+from torchtap.stats.rows import BLANK_ROW, NUM_TENSORS, blank_rows
 
 _PLAIN = (Tensor, Parameter)
 _DTYPE_OF = {code: dtype for dtype, code in native.DTYPES.items()}
@@ -355,17 +355,18 @@ class Meter:
             block: of its row.
             index: of the row in its block.
         """
+        _, code, last_list, sums, num_samples = begun
         shape = self.quick.shape
         assert shape is not None  # It has measured a tensor.
         self.block, self.index = block, index
         self._aim = aim = block.aim(index, self._sample)
-        aim.go_on_after(begun.last_list)
-        if begun.sums is not None:
-            made = Sums.made_natively(begun.sums, shape[1:], begun.num_samples)
+        aim.go_on_after(last_list)
+        if sums is not None:
+            made = Sums.made_natively(sums, shape[1:], num_samples)
             self._sums = made
             aim.sum_into(made.total, made.num_samples)
-        self.quick.aim(aim.address, None if begun.sums is None else shape[1:])
-        return _DTYPE_OF[begun.code]
+        self.quick.aim(aim.address, None if sums is None else shape[1:])
+        return _DTYPE_OF[code]
 
     @property
     def sums(self) -> Sums | None:

@@ -23,7 +23,8 @@ from torchtap.stats.catalogue.results import Missing
 from torchtap.stats.chosen_statistics import ChosenStatistics, Wanted
 from torchtap.stats.kernels import native
 from torchtap.stats.kernels.device_table import Block, DeviceTables, Taken
-from torchtap.stats.measure import (
+from torchtap.stats.meter import Meter, QuickMeter, Sums, is_plain, new_clock, new_quick_meter
+from torchtap.stats.readable import (
     SAMPLE,
     accumulate,
     add_narrow_subnormals,
@@ -36,9 +37,8 @@ from torchtap.stats.measure import (
     why_unreadable,
     without_places,
 )
-from torchtap.stats.meter import Meter, QuickMeter, Sums, is_plain, new_clock, new_quick_meter
+from torchtap.stats.rows import NUM_TENSORS
 from torchtap.stats.series import Series
-from torchtap.stats.statistics import NUM_TENSORS
 
 NOT_OF_FORWARD = (
     "tt.Stats measures calls of the forward only, and some ran inside a backward; tt.Memory keeps "
@@ -321,7 +321,7 @@ class Stats:
             if begun is None:
                 return
             meter = self._meter_at(place)
-            dtype = meter.go_on(begun, *self._tables.on_cpu(begun.row))
+            dtype = meter.go_on(begun, *self._tables.on_cpu(begun[0]))
             measured = self.series.measured[place]
             measured.dtype, measured.itemsize = native.NAMES[dtype], dtype.itemsize
             measured.shape = None if meter.quick.varies else meter.shape

@@ -19,12 +19,7 @@ from torchtap.core.inference_mode import outside_inference_mode
 from torchtap.core.weak_method import weakly
 from torchtap.stats.histogram import NUM_BINS, Histograms, blank_histograms
 from torchtap.stats.kernels import native
-from torchtap.stats.statistics import (
-    NUM_COUNTED,
-    NUM_FINITE,
-    blank_rows,
-    empty_rows,
-)
+from torchtap.stats.rows import NUM_COUNTED, NUM_FINITE, blank_rows, empty_rows
 from torchtap.stats.step_histograms import StepHistograms
 
 _CPU = torch.device("cpu")

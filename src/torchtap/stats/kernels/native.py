@@ -121,22 +121,9 @@ def takes_saved(*parts: object) -> bool:
     return _kernel.bind_saved(_exchange, Tensor, torch.nn.Parameter, *parts)
 
 
-class Begun(NamedTuple):
-    """What a native meter has noted that began by itself.
-
-    Attributes:
-        row: of the table.
-        code: of the dtype that it measures.
-        last_list: which one holds the histogram of its last tensor.
-        sums: over samples, ``float64``; ``None`` where there are none.
-        num_samples: how many there are in it.
-    """
-
-    row: int
-    code: int
-    last_list: int
-    sums: bytearray | None
-    num_samples: int
+Begun = tuple[int, int, int, bytearray | None, int]
+"""Row of the table, dtype code, the list that holds the histogram of the last tensor, sums over
+samples (``float64``, ``None`` for none), and how many samples are in them."""
 
 
 def let_begin(clock: Any, rows: TableBlocks | None, sample: int) -> None:
@@ -153,8 +140,8 @@ def let_begin(clock: Any, rows: TableBlocks | None, sample: int) -> None:
 
 def begun_by(meter: object) -> Begun | None:
     """Return what a meter has noted that began by itself, until it is aimed elsewhere."""
-    begun = getattr(meter, "begun", None)
-    return None if begun is None else Begun(*begun)
+    begun: Begun | None = getattr(meter, "begun", None)
+    return begun
 
 
 def new_clock(lock: object) -> _kernel.Clock:
