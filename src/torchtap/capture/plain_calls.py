@@ -56,7 +56,8 @@ def new_step_counter() -> StepCounter:
 
 def native_put_on() -> Callable[..., None] | None:
     """Return what puts hooks into their tables natively, where the binary does."""
-    if not native.takes_calls() or not hasattr(native.kernel(), "put_on"):
+    handles = getattr(native.kernel(), "Handles", None) if native.takes_calls() else None
+    if not hasattr(handles, "wake"):
         return None  # Or the binary is an older one.
     _bind_tables()
     put_on: Callable[..., None] = native.kernel().put_on

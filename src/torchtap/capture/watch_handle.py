@@ -232,7 +232,7 @@ class Watch(Closable, Printed):
         done = engine.step
         if not self._num_pauses and _is_chosen(done + 1, self._every):
             return False
-        engine.begin_step(done + 1, recording=False)
+        engine.step = done + 1
         self._num_closed += 1
         self._delivery.close_step(done, is_empty=True)
         return True
