@@ -28,14 +28,64 @@ import torch
 import torchtap as tt
 
 # Methods that a program forgets, by kind of what is lost.
-_SHAPING = {"unsqueeze", "squeeze", "transpose", "permute", "view", "reshape", "flatten", "t", "expand"}
-_SHAPING |= {"repeat", "mean", "sum", "max", "pow", "split", "chunk", "type", "masked_fill", "new_zeros"}
+_SHAPING = {
+    "unsqueeze",
+    "squeeze",
+    "transpose",
+    "permute",
+    "view",
+    "reshape",
+    "flatten",
+    "t",
+    "expand",
+}
+_SHAPING |= {
+    "repeat",
+    "mean",
+    "sum",
+    "max",
+    "pow",
+    "split",
+    "chunk",
+    "type",
+    "masked_fill",
+    "new_zeros",
+}
 _CASTING = {"float", "long", "double", "int", "bool"}
 _GRAPHS = {"detach", "clone", "contiguous", "item", "numpy", "cpu", "tolist", "eval", "zero_grad"}
-_WITH_A_DIMENSION = {"softmax", "log_softmax", "cat", "stack", "sum", "mean", "max", "min", "unsqueeze"}
+_WITH_A_DIMENSION = {
+    "softmax",
+    "log_softmax",
+    "cat",
+    "stack",
+    "sum",
+    "mean",
+    "max",
+    "min",
+    "unsqueeze",
+}
 _WITH_A_DIMENSION |= {"squeeze", "size", "transpose", "permute", "chunk", "split", "norm", "gather"}
-_WITH_A_DIMENSION |= {"flatten", "argmax", "cumprod", "LayerNorm", "Softmax", "LogSoftmax", "std", "view"}
-_IN_PLACE = {"relu", "dropout", "leaky_relu", "elu", "silu", "relu6", "ReLU", "Dropout", "LeakyReLU"}
+_WITH_A_DIMENSION |= {
+    "flatten",
+    "argmax",
+    "cumprod",
+    "LayerNorm",
+    "Softmax",
+    "LogSoftmax",
+    "std",
+    "view",
+}
+_IN_PLACE = {
+    "relu",
+    "dropout",
+    "leaky_relu",
+    "elu",
+    "silu",
+    "relu6",
+    "ReLU",
+    "Dropout",
+    "LeakyReLU",
+}
 _TURNED_IN_PLACE = {"exp", "sigmoid", "tanh", "pow", "clamp", "masked_fill", "squeeze", "unsqueeze"}
 _LOSSES = {"CrossEntropyLoss", "NLLLoss", "MSELoss", "BCELoss", "BCEWithLogitsLoss"}
 _LOSS_FUNCTIONS = {"cross_entropy", "nll_loss", "mse_loss", "binary_cross_entropy"}
@@ -120,7 +170,9 @@ def is_method(node: ast.AST) -> bool:
     return (
         isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
-        and not (isinstance(node.func.value, ast.Name) and node.func.value.id in {"torch", "F", "nn"})
+        and not (
+            isinstance(node.func.value, ast.Name) and node.func.value.id in {"torch", "F", "nn"}
+        )
     )
 
 
@@ -139,7 +191,9 @@ def other_dimension(program: Program, node: Any) -> Iterator[Replacement]:
         values = [*node.args, *(k.value for k in node.keywords if k.arg == "dim")]
         for value in values:
             text = program.text(value)
-            for other in {"0": "1", "1": "02", "2": "1", "-1": "01", "3": "1", "-2": "1"}.get(text, ""):
+            for other in {"0": "1", "1": "02", "2": "1", "-1": "01", "3": "1", "-2": "1"}.get(
+                text, ""
+            ):
                 yield value, other
 
 
@@ -179,10 +233,15 @@ def dropped_argument(program: Program, node: Any) -> Iterator[Replacement]:
 def dropped_statement(program: Program, node: Any) -> Iterator[Replacement]:
     assigned = isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
     if assigned and any(
-        isinstance(part, ast.Name) and part.id == node.targets[0].id for part in ast.walk(node.value)
+        isinstance(part, ast.Name) and part.id == node.targets[0].id
+        for part in ast.walk(node.value)
     ):
         yield node, "pass"
-    if isinstance(node, ast.Expr) and called(node.value) in {"__init__", "zero_grad", "register_buffer"}:
+    if isinstance(node, ast.Expr) and called(node.value) in {
+        "__init__",
+        "zero_grad",
+        "register_buffer",
+    }:
         yield node, "pass"
 
 
@@ -197,7 +256,11 @@ def written_in_place(program: Program, node: Any) -> Iterator[Replacement]:
         yield node, text[:-1].rstrip(", ") + (", " if text[-2] != "(" else "") + "inplace=True)"
     if called(node) in _TURNED_IN_PLACE and is_method(node):
         method = node.func.attr
-        yield node, program.text(node.func)[: -len(method)] + text[len(program.text(node.func)) - len(method):].replace(method, method + "_", 1)
+        yield (
+            node,
+            program.text(node.func)[: -len(method)]
+            + text[len(program.text(node.func)) - len(method) :].replace(method, method + "_", 1),
+        )
     if isinstance(node, ast.Assign) and isinstance(node.value, ast.BinOp):
         target, left = program.text(node.targets[0]), program.text(node.value.left)
         sign = {ast.Add: "+", ast.Mult: "*", ast.Sub: "-", ast.Div: "/"}.get(type(node.value.op))
@@ -208,7 +271,11 @@ def written_in_place(program: Program, node: Any) -> Iterator[Replacement]:
 def plain_list(program: Program, node: Any) -> Iterator[Replacement]:
     if called(node) == "ModuleList":
         yield node, program.text(node.args[0]) if node.args else "[]"
-    if called(node) == "Sequential" and len(node.args) == 1 and isinstance(node.args[0], ast.Starred):
+    if (
+        called(node) == "Sequential"
+        and len(node.args) == 1
+        and isinstance(node.args[0], ast.Starred)
+    ):
         yield node.args[0], program.text(node.args[0].value)
         yield node, program.text(node.args[0].value)
 
@@ -243,8 +310,10 @@ def wrong_variable(program: Program, node: Any) -> Iterator[Replacement]:
             attributes = {
                 other.attr
                 for other in ast.walk(program.tree)
-                if isinstance(other, ast.Attribute) and program.text(other.value) == "self"
-                and other.lineno > node.lineno - 40 and other.lineno < node.lineno + 40
+                if isinstance(other, ast.Attribute)
+                and program.text(other.value) == "self"
+                and other.lineno > node.lineno - 40
+                and other.lineno < node.lineno + 40
             }
             for name in sorted(attributes - {node.attr}):
                 yield node, f"self.{name}"
@@ -277,7 +346,9 @@ def other_dtype(program: Program, node: Any) -> Iterator[Replacement]:
         yield node, other[text]
     if called(node) == "randint" and program.text(node.func) == "torch.randint":
         yield node, f"{text}.float()"
-    if called(node) in {"rand", "randn", "from_numpy", "zeros", "ones"} and text.startswith("torch."):
+    if called(node) in {"rand", "randn", "from_numpy", "zeros", "ones"} and text.startswith(
+        "torch."
+    ):
         yield node, f"{text}.double()"
 
 
@@ -380,7 +451,10 @@ def run(source: str, place: Path) -> tuple[BaseException | None, str | None]:
     try:
         with contextlib.redirect_stdout(io.StringIO()), tt.explain_errors() as notes:
             signal.setitimer(signal.ITIMER_PROF, 10)
-            exec(compile(source, str(place), "exec"), {"__name__": "__main__", "__file__": str(place)})
+            exec(
+                compile(source, str(place), "exec"),
+                {"__name__": "__main__", "__file__": str(place)},
+            )
     except (Exception, SystemExit) as error:
         return error, notes[0] if notes else None
     finally:
@@ -407,7 +481,9 @@ def main(folder: Path, out: Path, of_each_kind: int = 60, seed: int = 1) -> None
             place = work / f"{slip.program}_{number}.py"
             error, note = run(slip.source, place)
             # A name that Python does not know is no error of PyTorch.
-            if error is None or isinstance(error, NameError | SyntaxError | SystemExit | TimeoutError):
+            if error is None or isinstance(
+                error, NameError | SyntaxError | SystemExit | TimeoutError
+            ):
                 place.unlink()
                 continue
             told = {**asdict(slip), "number": number, "error": f"{type(error).__name__}: {error}"}

@@ -9,6 +9,11 @@ from collections.abc import Iterator, Sequence
 from torch import Tensor, nn
 
 from torchtap.failures.failure import Explanation, Failure
+from torchtap.failures.misfit_sizes import (
+    of_a_part_left_out,
+    of_a_view_turned,
+    of_exchanged_sizes,
+)
 from torchtap.failures.operands import Operand, bounds_of, has_channels_first
 from torchtap.failures.parsed_source import grouped, written
 from torchtap.failures.rearrangements import reshaped_from, to_the_end, without_the_call
@@ -55,7 +60,9 @@ def _ways(
             return
     if before is None or len(before) == 3:
         yield from _single(failure, operand, before or shape, wanted)
-    yield from to_the_end(name, shape, wanted)
+    turned = list(of_a_view_turned(failure, operand, wanted))
+    yield from turned or to_the_end(name, shape, wanted)
+    yield from of_a_part_left_out(failure, operand, given, wanted)
     yield from without_the_call(failure, operand, wanted)
     yield from _joined_parts(name, value, wanted)
     if len(shape) == 4 and has_channels_first(failure.origin(operand).module):
@@ -64,6 +71,7 @@ def _ways(
             "Flatten each picture, if it is to give one row: x.flatten(1), and "
             f"{made}({flat}, {module.out_features})."
         )
+    yield from of_exchanged_sizes(failure, given, wanted)
     wider = f"{made}({given}, {module.out_features})"
     maker = _maker(failure, operand)
     is_of_network = maker or value.grad_fn is not None or failure.origin(operand).module is not None
