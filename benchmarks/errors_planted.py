@@ -288,9 +288,9 @@ def not_called(program: Program, node: Any) -> Iterator[Replacement]:
 
 
 def not_unpacked(program: Program, node: Any) -> Iterator[Replacement]:
-    if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple):
-        if isinstance(node.value, ast.Call):
-            yield node.targets[0], program.text(node.targets[0].elts[0])
+    is_unpacked = isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple)
+    if is_unpacked and isinstance(node.value, ast.Call):
+        yield node.targets[0], program.text(node.targets[0].elts[0])
     if isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple):
         yield node.value, program.text(node.value.elts[0])
     if isinstance(node, ast.Return) and isinstance(node.value, ast.Name):
@@ -320,8 +320,9 @@ def wrong_variable(program: Program, node: Any) -> Iterator[Replacement]:
 
 
 def misspelt(program: Program, node: Any) -> Iterator[Replacement]:
-    if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load) and len(node.attr) > 3:
-        if isinstance(node.value, ast.Name) and node.value.id in {"self", "model", "net", "batch"}:
+    is_read = isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
+    if is_read and len(node.attr) > 3 and isinstance(node.value, ast.Name):
+        if node.value.id in {"self", "model", "net", "batch"}:
             yield node, f"{node.value.id}.{node.attr[:-2] + node.attr[-1] + node.attr[-2]}"
 
 
@@ -455,7 +456,7 @@ def run(source: str, place: Path) -> tuple[BaseException | None, str | None]:
                 compile(source, str(place), "exec"),
                 {"__name__": "__main__", "__file__": str(place)},
             )
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the slip made it raise
         return error, notes[0] if notes else None
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
