@@ -1,7 +1,7 @@
 """One slip is planted in a program that works, and the note of ``tt.explain_errors`` is kept.
 
-``python benchmarks/errors_planted.py FOLDER OUT`` reads each ``*.py`` of FOLDER (a program that runs
-through in a second or so), plants slips one at a time, runs each program again, and writes those
+``python benchmarks/errors_planted.py FOLDER OUT`` reads each ``*.py`` of FOLDER, programs that run
+through in a second or so, plants slips one at a time, runs each program again, and writes those
 that raise, with their notes, to OUT (JSON lines). It fetches nothing. The cause and the fix are
 known exactly: the slip, and the text that it replaced.
 """
@@ -321,9 +321,9 @@ def wrong_variable(program: Program, node: Any) -> Iterator[Replacement]:
 
 def misspelt(program: Program, node: Any) -> Iterator[Replacement]:
     is_read = isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
-    if is_read and len(node.attr) > 3 and isinstance(node.value, ast.Name):
-        if node.value.id in {"self", "model", "net", "batch"}:
-            yield node, f"{node.value.id}.{node.attr[:-2] + node.attr[-1] + node.attr[-2]}"
+    owner = program.text(node.value) if is_read else ""
+    if owner in {"self", "model", "net", "batch"} and len(node.attr) > 3:
+        yield node, f"{owner}.{node.attr[:-2]}{node.attr[-1]}{node.attr[-2]}"
 
 
 def dropped_index(program: Program, node: Any) -> Iterator[Replacement]:

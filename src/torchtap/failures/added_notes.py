@@ -87,7 +87,8 @@ def explain(
     if known is None:
         return failure, None, None
     explanation = SITUATIONS[known.name](failure, known.match)
-    way = misplaced(failure) or exchanged_arguments(failure) or unread_layer(failure)
+    way = misplaced(failure) or exchanged_arguments(failure)
+    way = way or unread_layer(failure, explanation.ways)
     if way:
         explanation = explanation._replace(ways=(way, *explanation.ways))
     ways = tuple(placed(failure, one) for one in explanation.ways)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TypeGuard
 
 from torch import Tensor, nn
@@ -18,11 +18,15 @@ _ALL_AT_ONCE = {"children", "named_children", "_modules", "__dict__", "__getattr
 """Attributes by which a module reads its layers without their names."""
 
 
-def unread_layer(failure: Failure) -> str:
+def unread_layer(failure: Failure, told: Sequence[str]) -> str:
     """Return the way out where a layer of the running module is never read; empty without one.
 
     A size that does not fit has that cause if another layer was called in its place, or the call of
     it was left out.
+
+    Args:
+        failure: the exception.
+        told: the ways out that are known already, which may name the layer.
     """
     if not is_of_shapes(failure):
         return ""
@@ -31,6 +35,8 @@ def unread_layer(failure: Failure) -> str:
         if not frame.is_user or owner is None or not _is_of_self(call):
             continue
         unread = list(_unread_layers(owner))
+        if any(f"self.{name}" in way for name, _ in unread for way in told):
+            return ""
         if unread and len(unread) < 3:
             said = " and ".join(f"self.{name} ({type(one).__name__})" for name, one in unread)
             which = "it" if len(unread) == 1 else "the one that is meant"
