@@ -423,7 +423,7 @@ def slips_of(program: Program) -> Iterator[Planted]:
 
 
 def sampled(programs: list[Program], of_each_kind: int, seed: int) -> list[Planted]:
-    """As many slips of each kind, spread over the programs."""
+    """Return as many slips of each kind, spread over the programs."""
     chance = random.Random(seed)
     chosen = []
     by_kind: dict[str, dict[str, list[Planted]]] = defaultdict(lambda: defaultdict(list))
