@@ -169,7 +169,9 @@ def counted_plainly(
     """Return a pre-hook that counts natively the calls that ``leave`` takes natively, or not."""
     if not isinstance(leave, NativeHook):
         return counter
-    return NativePreHook(native.kernel().enter, leave.args[0], counter)
+    # The numbers, and not what the other hook has: the compiler checks before each run of a graph
+    # that what two hooks have in common is one object.
+    return NativePreHook(native.kernel().enter, counter.tap.call_numbers, counter)
 
 
 @cache
@@ -199,10 +201,12 @@ def _bind() -> None:
 
 def _trace_the_hook() -> None:
     """Let the compiler trace the hook behind a native one, in its place."""
+    from torchtap.capture.compiled import trace_hook
+
     kernel = native.kernel()
     of_models = (kernel.enter_model, kernel.leave_model) if native.follows_models() else ()
     for function in (kernel.enter, kernel.leave, *of_models):
         # Dynamo cannot look into a C function and would break the graph at each hook.
         @torch.compiler.substitute_in_graph(function, skip_signature_check=True)
         def call_hook(leaving: Any, hook: Any, *arguments: Any) -> Any:
-            return hook(*arguments)
+            return trace_hook(hook, *arguments)
