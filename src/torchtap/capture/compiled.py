@@ -33,6 +33,7 @@ from torchtap.capture.inductor_code import write_hand_overs
 from torchtap.core.after_import import after_import
 from torchtap.core.inference_mode import outside_inference_mode
 from torchtap.core.record import EVAL, FORWARD, UNVERSIONED, Record
+from torchtap.core.shared_state import members
 from torchtap.core.torch_private import (
     DYNAMO,
     is_backward_compiled,
@@ -395,7 +396,7 @@ def _tell(hook: Traceable, port: str = "", note: str = "", *, trains: bool | Non
 
 # Asked while a graph is traced, which then serves every hook that asks for the same.
 def _is_wanted(asks: str, port: str, leaf: str) -> bool:
-    for engine in list(open_engines):
+    for engine in members(open_engines):
         engine.hold_dynamo_setting()
     found = _plans[asks].filters.get(port)
     return found is not None and found.accepts(leaf)

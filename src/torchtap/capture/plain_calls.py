@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections import OrderedDict
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -20,6 +20,7 @@ from torchtap.capture.pending_gradient import PendingGradient
 from torchtap.capture.training_facts import IN_TRAINING
 from torchtap.core.after_import import after_import
 from torchtap.core.record import FORWARD, Record
+from torchtap.core.shared_state import once
 from torchtap.core.torch_private import (
     DYNAMO,
     STAGES,
@@ -56,14 +57,15 @@ def new_step_counter() -> StepCounter:
 
 def native_put_on() -> Callable[..., None] | None:
     """Return what puts hooks into their tables natively, where the binary does."""
-    if not native.takes_calls() or not hasattr(native.kernel(), "put_on"):
+    handles = getattr(native.kernel(), "Handles", None) if native.takes_calls() else None
+    if not hasattr(handles, "wake"):
         return None  # Or the binary is an older one.
     _bind_tables()
     put_on: Callable[..., None] = native.kernel().put_on
     return put_on
 
 
-@cache
+@once
 def _bind_tables() -> None:
     """Hand the native code what it needs to put hooks into tables, once."""
     native.kernel().bind_tables(OwnEntries, put_by_role)
@@ -174,7 +176,7 @@ def counted_plainly(
     return NativePreHook(native.kernel().enter, counter.tap.call_numbers, counter)
 
 
-@cache
+@once
 def _bind() -> None:
     """Hand PyTorch's functions to the native code, once."""
     native.kernel().bind_calls(
