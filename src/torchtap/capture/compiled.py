@@ -9,9 +9,9 @@ The compiler runs the graph of one module for every other that its guards cannot
 equal blocks, and other models of the class. So whose value it is must be data of the graph, not a
 constant in it: each hook has a ticket, a tensor which the compiler makes an input of the graph.
 
-Whatever a hook reads while it is traced is checked before each run of the graph, with memory that
-no cache holds by then. So it reads its ticket and one text, and nothing that another hook reads too:
-the compiler would check of each pair that it is the same object.
+The compiler checks before each run of the graph whatever a hook read while it was traced, in memory
+that no cache holds by then. So a hook reads its ticket and one text, and nothing that another hook
+reads too: of such a pair the compiler checks in Python that it is one object.
 """
 
 from __future__ import annotations
