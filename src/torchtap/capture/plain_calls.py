@@ -18,7 +18,6 @@ from torch import Tensor
 
 from torchtap.capture.pending_gradient import PendingGradient
 from torchtap.capture.training_facts import IN_TRAINING
-from torchtap.core.after_import import after_import
 from torchtap.core.record import FORWARD, Record
 from torchtap.core.shared_state import once
 from torchtap.core.torch_private import (
@@ -36,7 +35,12 @@ from torchtap.hooks.call_numbers import StepCounter
 from torchtap.hooks.followed_views import FollowedView, ViewState
 from torchtap.hooks.hidden_handle import OwnEntries
 from torchtap.hooks.hook_order import put_by_role
-from torchtap.hooks.module_hook import NativeHook, NativePreHook, run_as_it_is
+from torchtap.hooks.module_hook import (
+    NativeHook,
+    NativePreHook,
+    run_as_it_is,
+    trace_hooks_behind,
+)
 from torchtap.hooks.tap import GradHook, SiteState, no_meter
 from torchtap.hooks.tensor_hooks import TensorHooks
 from torchtap.stats.kernels import native
@@ -198,17 +202,13 @@ def _bind() -> None:
         native.kernel().bind_model(
             sys.modules, DYNAMO, STAGES, torch.is_grad_enabled, sequence_number, IN_TRAINING
         )
-    after_import("torch._dynamo", _trace_the_hook)
-
-
-def _trace_the_hook() -> None:
-    """Let the compiler trace the hook behind a native one, in its place."""
-    from torchtap.capture.compiled import trace_hook
-
     kernel = native.kernel()
     of_models = (kernel.enter_model, kernel.leave_model) if native.follows_models() else ()
-    for function in (kernel.enter, kernel.leave, *of_models):
-        # Dynamo cannot look into a C function and would break the graph at each hook.
-        @torch.compiler.substitute_in_graph(function, skip_signature_check=True)
-        def call_hook(leaving: Any, hook: Any, *arguments: Any) -> Any:
-            return trace_hook(hook, *arguments)
+    trace_hooks_behind(kernel.enter, kernel.leave, *of_models, find_trace=_find_trace)
+
+
+def _find_trace() -> Callable[..., Any]:
+    """Return the function that traces the hooks of a watch; there is a compiler by now."""
+    from torchtap.capture.compiled import trace_hook
+
+    return trace_hook

@@ -26,6 +26,7 @@ PyObject *torchtap_agreement(PyObject *module, PyObject *arguments);
 
 /* Each adds the types and functions of its file to the module; -1 with an exception. */
 int torchtap_add_calls(PyObject *module);
+int torchtap_add_editing(PyObject *module);
 int torchtap_add_facts(PyObject *module);
 int torchtap_add_resting(void);
 int torchtap_add_root(PyObject *module);
