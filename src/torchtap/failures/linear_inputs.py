@@ -10,11 +10,21 @@ from torch import Tensor, nn
 
 from torchtap.failures.failure import Explanation, Failure
 from torchtap.failures.lost_dimensions import batch_taken_out
+from torchtap.failures.misfit_sizes import (
+    of_a_part_left_out,
+    of_a_view_turned,
+    of_exchanged_sizes,
+)
 from torchtap.failures.operands import Operand, bounds_of, has_channels_first
-from torchtap.failures.other_names import other_layer, unread_value
+from torchtap.failures.other_names import other_layer, uncalled, unread_value
 from torchtap.failures.parsed_source import grouped, written
 from torchtap.failures.rearrangements import reshaped_from, to_the_end, without_the_call
 
+_POOLS = tuple(
+    one
+    for one in vars(nn.modules.pooling).values()
+    if isinstance(one, type) and one.__module__ == nn.modules.pooling.__name__
+)
 _CONVOLUTIONS = nn.Conv1d | nn.Conv2d | nn.Conv3d
 
 
@@ -61,13 +71,18 @@ def _ways(
         return
     if len(shape) == 1 and wanted == 1:
         yield f"If it holds {given} samples of one number each: {grouped(name)}.unsqueeze(-1)."
+    pool = uncalled(failure, _POOLS) if before is not None and len(before) > 2 else ""
+    if pool:
+        yield f"{pool} is called nowhere in forward: if it is to shrink what comes, call it first."
     if before is not None:
         yield from _kept_batch(shape, before, module, made)
         if math.prod(before[1:]) == wanted:
             return
     if len(before or shape) == 3 or (before is None and not _maker(failure, operand)):
         yield from _single(failure, operand, before or shape, wanted)
-    yield from to_the_end(name, shape, wanted)
+    turned = list(of_a_view_turned(failure, operand, wanted))
+    yield from turned or to_the_end(name, shape, wanted)
+    yield from of_a_part_left_out(failure, operand, given, wanted)
     yield from without_the_call(failure, operand, wanted)
     yield from _joined_parts(name, value, wanted)
     if len(shape) == 4 and has_channels_first(failure.origin(operand).module):
@@ -76,6 +91,7 @@ def _ways(
             "Flatten each picture, if it is to give one row: x.flatten(1), and "
             f"{made}({flat}, {module.out_features})."
         )
+    yield from of_exchanged_sizes(failure, given, wanted)
     wider = f"{made}({given}, {module.out_features})"
     maker = _maker(failure, operand)
     is_of_network = maker or value.grad_fn is not None or failure.origin(operand).module is not None

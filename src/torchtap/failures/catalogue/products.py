@@ -11,10 +11,12 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from torchtap.failures.derived_shapes import shaped_operands
 from torchtap.failures.failure import Explanation, Failure
 from torchtap.failures.followed_values import steps_of
 from torchtap.failures.linear_inputs import explained
 from torchtap.failures.lost_dimensions import kept_dimension
+from torchtap.failures.misfit_sizes import of_a_part_left_out, of_exchanged_sizes
 from torchtap.failures.operands import Operand, has_channels_first, parts_of_expression
 from torchtap.failures.other_names import other_layer, unread_value
 from torchtap.failures.parsed_source import grouped, written
@@ -62,7 +64,11 @@ def _matrices(failure: Failure, found: re.Match[str]) -> Explanation:
         (
             *vectors,
             *undone_transpose(failure),
-            *_transposed(names, values, is_linear=is_linear),
+            *(
+                _transposed(names, values, is_linear=is_linear)
+                if all(isinstance(one, Tensor) for one in values)
+                else _transposed_batches(names, values, found)
+            ),
             f"Make what produces {names[0]} or {names[1]} so wide that the two numbers are equal.",
         ),
         failure.details(),
@@ -129,22 +135,27 @@ def _factors(failure: Failure, left: int, right: int) -> tuple[list[Operand], bo
 
     None where several operands fit, or one of them is not known.
     """
-    operands = [one for one in failure.operands if not isinstance(one.value, int | float | str)]
+    operands = [one for one in shaped_operands(failure) if not _is_number(one)]
+    tensors = [one for one in operands if isinstance(one.value, Tensor)]
     node = failure.frames[operands[0].depth].expression if operands else None
     name = getattr(getattr(node, "func", None), "attr", "")
-    if len(failure.tensors) < len(operands):
+    if len(tensors) < len(operands):
         is_pair = len(operands) == 2 and name != "linear"
         return (operands if is_pair else []), False
     if name == "linear":
-        return failure.tensors[:2], True
+        return tensors[:2], True
     pairs = [
         [one, other]
-        for at, one in enumerate(failure.tensors)
-        for other in failure.tensors[at + 1 :]
+        for at, one in enumerate(tensors)
+        for other in tensors[at + 1 :]
         if one.value.dim() and other.value.dim()
         if one.value.shape[-1] == left and other.value.shape[-2:][0] == right
     ]
     return (pairs[0] if len(pairs) == 1 else []), False
+
+
+def _is_number(operand: Operand) -> bool:
+    return isinstance(operand.value, int | float | str)
 
 
 def _vectors(names: list[str], values: list[object]) -> list[str]:
@@ -175,6 +186,18 @@ def _transposed(names: list[str], values: list[object], *, is_linear: bool) -> I
         shape = _shape_of_product(one.mT, other)
         rows = "rows of both" if other.dim() > 1 else f"rows of {names[0]}"
         yield f"To sum over the {rows}, transpose {names[0]}: {left}.mT{shape}."
+
+
+def _transposed_batches(
+    names: list[str], values: list[object], found: re.Match[str]
+) -> Iterator[str]:
+    """Yield the transposes that fit where the message tells the sizes of the other operand."""
+    left, right = int(found["left"]), int(found["right"])
+    one, other = values if len(values) == 2 and "m" in found.groupdict() else (None, None)
+    if isinstance(one, Tensor) and one.dim() == 3 and one.shape[1] == right:
+        yield f"To sum over dimension 1 of both, transpose {names[0]}: {grouped(names[0])}.mT."
+    if isinstance(other, Tensor) and other.dim() == 3 and other.shape[2] == left:
+        yield f"To sum over the last dimensions, transpose {names[1]}: {grouped(names[1])}.mT."
 
 
 def undone_transpose(failure: Failure) -> Iterator[str]:
@@ -211,7 +234,33 @@ def _shape_of_product(one: Tensor, other: Tensor) -> str:
     return f", which gives {[*batch, one.shape[-2], other.shape[-1]]}"
 
 
+def _kernel_of_each(failure: Failure, found: re.Match[str]) -> Explanation | None:
+    """Explain a function that was given one kernel of one channel for an input of several."""
+    given, weight = int(found["given"]), [int(one) for one in re.findall(r"\d+", found["weight"])]
+    is_function = failure.module is None and len(failure.operands) > 1
+    if not is_function or weight[1:2] != [1] or given < 2:
+        return None
+    name, kernel = (failure.name_of(one) for one in failure.operands[:2])
+    ones, rest = ", ".join(["-1"] * (len(weight) - 1)), ", 1" * (len(weight) - 2)
+    repeated = kernel if weight[0] == given else f"{grouped(kernel)}.expand({given}, {ones})"
+    ways = (
+        []
+        if weight[0] not in (1, given)
+        else [
+            f"If each channel is filtered by itself: {repeated} as the kernel, with groups={given}."
+        ]
+    )
+    return Explanation(
+        f"The kernel {kernel}, {weight}, is for one channel, and {name} has {given}.",
+        (*ways, f"If all channels are to be added: {grouped(kernel)}.repeat(1, {given}{rest})."),
+        failure.details(),
+    )
+
+
 def _channels(failure: Failure, found: re.Match[str]) -> Explanation:
+    of_each = _kernel_of_each(failure, found)
+    if of_each is not None:
+        return of_each
     operand = failure.argument()
     name, wanted, given = failure.module_text, int(found["wanted"]), int(found["given"])
     shape = [int(one) for one in re.findall(r"\d+", found["input"])]
@@ -249,9 +298,11 @@ def _ways_of_channels(
     it = f"it take them: {variable} = nn.{kind}({given}, ...)"
     if not hasattr(module, "in_channels"):
         it = f"the weight take them, where it takes {wanted}"
+    left_out = list(of_a_part_left_out(failure, operand, given, wanted))
+    yield from left_out or of_exchanged_sizes(failure, given, wanted)
     yield f"If {given} is the right number, make {it}."
     is_made = failure.origin(operand).module is not None or getattr(value, "grad_fn", None)
-    if is_made and wanted > given and wanted % given == 0:
+    if is_made and wanted > given and wanted % given == 0 and not left_out:
         yield (
             f"If {wanted // given} maps of {given} channels are to be put together before it: "
             "torch.cat((a, b), 1)."
@@ -486,6 +537,16 @@ def _kernel(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     }
 
 
+def _bare_kernel(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    operand = failure.operands[1] if len(failure.operands) > 1 else Operand("the kernel")
+    dims = operand.value.dim() if isinstance(operand.value, Tensor) else "fewer"
+    return {
+        "kernel": failure.name_of(operand) if failure.operands else operand.text,
+        "count": dims,
+        "is_map": dims in (1, 2, "fewer"),
+    }
+
+
 def _lettered(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     low, high = sorted((int(found["wanted"]), int(found["given"])))
     return {
@@ -546,6 +607,18 @@ SITUATIONS: dict[str, Situation] = {
         "produces the operands give both one size.",
         about="tensors",
         facts=_lettered,
+    ),
+    "kernel without channels": SituationRow(
+        "A kernel is [out, in, ...], with the dimensions that are gone over behind, and {kernel} "
+        "has {count} dimensions.",
+        ("is_map", "If it is one kernel for one channel, give it both: {kernel_it}[None, None]."),
+        about="tensors",
+        facts=_bare_kernel,
+    ),
+    "number into a linear layer": SituationRow(
+        "{module} takes features in the last dimension, and {name} is one number, without any.",
+        "If it is one sample of one feature: {name_it}.reshape(1, 1), of a batch of one.",
+        about="argument",
     ),
     "channels": _channels,
     "dimensions of a convolution": _dimensions,
