@@ -76,7 +76,7 @@ class GraphListener(Listener, Protocol):
 
 
 class _Asked(NamedTuple):
-    """What a hook asks for.
+    """The values that a hook asks for.
 
     Attributes:
         filters: port -> which of its leaves are wanted.
