@@ -72,6 +72,42 @@ def watched_gpt(rounds: int) -> list[Result]:
     return rows
 
 
+def copied_gpt(rounds: int) -> list[Result]:
+    """The tiny GPT with every value copied, beside hooks that clone it."""
+    rows = []
+    for where in ("*:output", "*:output,grad_output"):
+        model, twin, kept = TinyGPT(), TinyGPT(), list[object]()
+
+        def hook(_: nn.Module, __: object, output: torch.Tensor, kept: list[object] = kept) -> None:
+            kept.append(output.detach().clone())
+
+        def both(_: nn.Module, __: object, output: torch.Tensor, kept: list[object] = kept) -> None:
+            kept.append(output.detach().clone())
+            output.register_hook(lambda gradient: kept.append(gradient.clone()))
+
+        for module in twin.modules():
+            if type(module).forward is not nn.Module.forward:
+                module.register_forward_hook(hook if where == "*:output" else both)
+        hooked, step = gpt_step(twin), gpt_step(model)
+        with tt.watch(model, where, to=kept.append, copy="always") as w:
+
+            def by_hand(hooked: Step = hooked, kept: list[object] = kept) -> None:
+                hooked()
+                kept.clear()
+
+            def watched(step: Step = step, w: tt.Watch = w, kept: list[object] = kept) -> None:
+                step()
+                w.step()
+                kept.clear()
+
+            for _ in range(3):
+                watched()
+                by_hand()
+            found = compare(by_hand, watched, rounds=rounds, repeats=20)
+        rows.append(found.result(f"{where}, copy='always' to hooks that clone", "1.00"))
+    return rows
+
+
 def one_forward(rounds: int) -> list[Result]:
     """A watch that is opened and closed around one forward of the tiny GPT."""
     model, tokens = TinyGPT(), torch.randint(0, 65, (4, 32))
@@ -325,6 +361,7 @@ def main() -> None:
     options = begin(flags)
     rows = [
         *watched_gpt(options.rounds),
+        *copied_gpt(options.rounds),
         *one_forward(options.rounds),
         *first_watch(options.rounds),
         *watched_calls(options.rounds),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,3 +27,21 @@ def test_each_of_several_that_wait_for_one_module_is_called_once(
     assert sorted(called) == ["first", "second"]
     importlib.reload(module)
     assert len(called) == 2
+
+
+def test_an_import_that_goes_through_the_finders_meanwhile_asks_all_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sought_module.py").write_text("number = 2\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    leave = after_import("awaited_elsewhere", lambda: None)
+
+    class Leaving:
+        """Ends the waiting while an import goes on, as another thread would."""
+
+        def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+            leave()
+
+    # The finder behind it, which follows the files, is the last one and would be passed over.
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path[:-1], Leaving(), sys.meta_path[-1]])
+    assert importlib.import_module("sought_module").number == 2

@@ -1,42 +1,131 @@
-"""Hooks of listeners that are gone, removed by several threads at once."""
+"""Listeners of optimizers, which come and go while optimizers step."""
 
 from __future__ import annotations
 
-from typing import Any, SupportsIndex
+import threading
+from collections.abc import Callable
+from typing import Any
 
 import pytest
-from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
-from torch.utils.hooks import RemovableHandle
+import torch
+from torch import nn
+from torch.optim import SGD
+from torch.optim.optimizer import (
+    _global_optimizer_post_hooks,
+    _global_optimizer_pre_hooks,
+    register_optimizer_step_pre_hook,
+)
 
-from torchtap.hooks import optimizer_hooks
+from torchtap.hooks.optimizer_hooks import OptimizerHandle, listen_to_optimizers
+
+NONE = (0, 0)
 
 
-class _Listener:
+class Listener:
+    """Notes what it hears, and does something as a step begins."""
+
+    def __init__(self, heard: list[str], name: str = "", act: Callable[[], object] = str) -> None:
+        self.heard, self.name, self.act = heard, name, act
+
     def before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        return None
+        self.heard.append(f"before {self.name}")
+        self.act()
 
     def after_step(self, optimizer: Any) -> None:
-        return None
+        self.heard.append(f"after {self.name}")
 
 
-class _EmptiedInBetween(list[RemovableHandle]):
-    """Another thread, or the collector, removes what is listed just before this one does."""
-
-    def pop(self, index: SupportsIndex = -1) -> RemovableHandle:
-        while self:
-            super().pop().remove()
-        return super().pop(index)
+def num_hooks() -> tuple[int, int]:
+    return len(_global_optimizer_pre_hooks), len(_global_optimizer_post_hooks)
 
 
-def test_hooks_that_another_thread_removes_in_between_are_gone_and_nothing_is_raised(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    raised: list[Any] = []
-    monkeypatch.setattr("sys.unraisablehook", raised.append)
-    monkeypatch.setattr(optimizer_hooks, "_gone", _EmptiedInBetween())
-    before = len(_global_optimizer_pre_hooks), len(_global_optimizer_post_hooks)
+def step() -> None:
+    SGD([nn.Parameter(torch.ones(1))], lr=0.1).step()
 
-    optimizer_hooks.listen_to_optimizers(_Listener())  # No name keeps it: it goes at once.
 
+def test_a_step_goes_on_where_listeners_come_and_go_in_the_middle_of_it() -> None:
+    heard: list[str] = []
+    handles: list[OptimizerHandle] = []
+    late = Listener(heard, "late")
+
+    def act() -> None:
+        handles.pop().remove()
+        handles.extend(listen_to_optimizers(late))
+
+    listeners = Listener(heard, "first", act), Listener(heard, "off"), Listener(heard, "second")
+    own = [handle for one in listeners for handle in listen_to_optimizers(one)]
+    handles.append(own.pop(1))
+    step()
+    assert heard == ["before first", "before second", "after first", "after second", "after late"]
+    for handle in [*own, *handles]:
+        handle.remove()
+    assert num_hooks() == NONE
+
+
+def test_a_listener_that_is_to_be_last_hears_of_the_end_last() -> None:
+    heard: list[str] = []
+    first, second = Listener(heard, "first"), Listener(heard, "second")
+    handles = [*listen_to_optimizers(first, is_last=True), *listen_to_optimizers(second)]
+    step()
+    assert heard == ["before first", "before second", "after second", "after first"]
+    for handle in handles:
+        handle.remove()
+
+
+def test_a_listener_that_is_dropped_is_heard_of_no_more() -> None:
+    heard: list[str] = []
+    listen_to_optimizers(Listener(heard))  # No name keeps it: it goes at once.
+    step()
+    assert heard == []
+    assert num_hooks() == NONE
+
+
+def test_hooks_beside_those_of_others_go_when_the_step_is_over() -> None:
+    heard: list[str] = []
+    listeners = [Listener(heard)]
+
+    def drop(*_: Any) -> None:
+        listeners.clear()
+
+    others = [register_optimizer_step_pre_hook(drop)]
+    listen_to_optimizers(listeners[0])
+    others.append(register_optimizer_step_pre_hook(lambda *_: None))
+    step()  # PyTorch goes on to the hooks behind the one that drops.
+    assert heard == []
+    listen_to_optimizers(Listener(heard))
+    assert num_hooks() == (2, 0)
+    for handle in others:
+        handle.remove()
+
+
+@pytest.mark.usefixtures("switches_often")
+def test_threads_step_while_others_begin_and_end_to_listen() -> None:
+    over, raised, heard = threading.Event(), list[BaseException](), list[str]()
+    listener = Listener(heard)
+    handles = listen_to_optimizers(listener)
+
+    def train() -> None:
+        optimizer = SGD([nn.Parameter(torch.ones(1))], lr=0.1)
+        try:
+            for _ in range(300):
+                optimizer.step()
+        except BaseException as error:  # noqa: BLE001 - asserted below
+            raised.append(error)
+        over.set()
+
+    def listen() -> None:
+        while not over.is_set():
+            own = Listener([])
+            for handle in listen_to_optimizers(own):
+                handle.remove()
+            listen_to_optimizers(Listener([]))
+
+    threads = [threading.Thread(target=one) for one in (train, listen, listen)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    handles[0].remove()
     assert raised == []
-    assert (len(_global_optimizer_pre_hooks), len(_global_optimizer_post_hooks)) == before
+    assert len(heard) == 600
+    assert num_hooks() == NONE

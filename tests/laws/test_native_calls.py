@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -36,6 +36,7 @@ NUM_STEPS = 3
 WHERE = "*:output,grad_output"
 """Ports of plain calls. A module of which more is wanted is left to Python as a whole."""
 Program = Callable[[nn.Module, tt.Watch], None]
+Copies = Literal["auto", "always"]
 
 
 def tallies(w: tt.Watch) -> dict[str, tuple[Any, ...]]:
@@ -105,6 +106,7 @@ def assert_kept_equal(
     build: Callable[[], nn.Module],
     program: Program,
     make_sink: Callable[[list[tt.Record]], Any],
+    copy: Copies = "auto",
 ) -> None:
     """Assert that both ways make the same records, in the same order."""
     found = []
@@ -113,7 +115,7 @@ def assert_kept_equal(
         kept: list[tt.Record] = []
         rows: list[Any] = []
         model = build()
-        with fixed_seed(), tt.watch(model, WHERE, to=make_sink(kept)) as w:
+        with fixed_seed(), tt.watch(model, WHERE, to=make_sink(kept), copy=copy) as w:
             for _ in range(NUM_STEPS):
                 program(model, w)
                 rows += [as_row(one) for one in kept]
@@ -423,24 +425,31 @@ PROGRAMS = [
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 @pytest.mark.parametrize(
-    "make_sink", [lambda kept: kept.append, Borrowing], ids=["kept", "borrowed"]
+    ("make_sink", "copy"),
+    [(lambda kept: kept.append, "auto"), (lambda kept: kept.append, "always"), (Borrowing, "auto")],
+    ids=["kept", "copied", "borrowed"],
 )
 def test_values_of_a_program_are_kept_the_same(
     program: Program,
     make_sink: Callable[[list[tt.Record]], Any],
+    copy: Copies,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert_kept_equal(monkeypatch, conv, program, make_sink)
+    assert_kept_equal(monkeypatch, conv, program, make_sink, copy)
 
 
-@pytest.mark.parametrize("make_sink", [lambda kept: kept.append, Borrowing])
+@pytest.mark.parametrize(
+    ("make_sink", "copy"),
+    [(lambda kept: kept.append, "auto"), (lambda kept: kept.append, "always"), (Borrowing, "auto")],
+    ids=["kept", "copied", "borrowed"],
+)
 def test_values_of_views_that_are_overwritten_are_kept_the_same(
-    make_sink: Callable[[list[tt.Record]], Any], monkeypatch: pytest.MonkeyPatch
+    make_sink: Callable[[list[tt.Record]], Any], copy: Copies, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def program(model: nn.Module, w: tt.Watch) -> None:
         model(torch.ones(4, 5, 8)).sum().backward()
 
-    assert_kept_equal(monkeypatch, views_overwritten, program, make_sink)
+    assert_kept_equal(monkeypatch, views_overwritten, program, make_sink, copy)
 
 
 @pytest.mark.parametrize(

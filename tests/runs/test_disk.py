@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import resource
 import shutil
@@ -360,6 +361,42 @@ def test_no_thread_is_left(tmp_path: Path) -> None:
     before = threading.active_count()
     record_steps(tmp_path / "run", range(3))
     assert threading.active_count() == before
+
+
+class _Collecting(torch.Tensor):
+    """A logged number; where the thread that writes asks for it, the collector runs there."""
+
+    dropped = threading.Event()
+
+    def __float__(self) -> float:
+        self.dropped.wait()
+        gc.collect()
+        return 1.0
+
+
+def test_a_sink_that_the_collector_finishes_in_the_thread_that_writes_is_closed(
+    tmp_path: Path,
+) -> None:
+    before = {*threading.enumerate()}
+    model, disk = nn.Linear(2, 2), tt.Disk(tmp_path / "run")
+    w = tt.watch(model, to=disk)
+    (writing,) = {*threading.enumerate()} - before
+    w.log(loss=torch.ones(1).as_subclass(_Collecting))
+    model(torch.ones(1, 2))
+    w.step()
+    disk.itself = disk  # type: ignore[attr-defined]
+    gc.disable()
+    try:
+        del model, w, disk
+        _Collecting.dropped.set()
+        writing.join(timeout=20)
+    finally:
+        gc.enable()
+    assert not writing.is_alive()
+    run = tt.open(tmp_path / "run")
+    assert len(run) == 1
+    assert run.scalars("loss") == ([0], [1.0])
+    assert '"closed"' in next((tmp_path / "run").rglob("attempt.json")).read_text()
 
 
 @pytest.mark.slow

@@ -28,6 +28,7 @@ from torchtap.capture.inductor_code import write_hand_overs
 from torchtap.core.after_import import after_import
 from torchtap.core.inference_mode import outside_inference_mode
 from torchtap.core.record import EVAL, FORWARD, UNVERSIONED, Record
+from torchtap.core.shared_state import members
 from torchtap.core.torch_private import (
     DYNAMO,
     is_backward_compiled,
@@ -355,7 +356,7 @@ def _tell(part: Part, port: str = "", note: str = "", *, trains: bool | None = N
 
 def _is_wanted(asks: str, port: str, leaf: str) -> bool:
     """Asked while a graph is traced, which then serves every hook that asks for the same."""
-    for engine in list(open_engines):
+    for engine in members(open_engines):
         engine.hold_dynamo_setting()
     found = _filters[asks].get(port)
     return found is not None and found.accepts(leaf)

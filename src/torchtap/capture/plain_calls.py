@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections import OrderedDict
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -18,8 +18,8 @@ from torch import Tensor
 
 from torchtap.capture.pending_gradient import PendingGradient
 from torchtap.capture.training_facts import IN_TRAINING
-from torchtap.core.after_import import after_import
 from torchtap.core.record import FORWARD, Record
+from torchtap.core.shared_state import once
 from torchtap.core.torch_private import (
     DYNAMO,
     STAGES,
@@ -35,7 +35,12 @@ from torchtap.hooks.call_numbers import StepCounter
 from torchtap.hooks.followed_views import FollowedView, ViewState
 from torchtap.hooks.hidden_handle import OwnEntries
 from torchtap.hooks.hook_order import put_by_role
-from torchtap.hooks.module_hook import NativeHook, NativePreHook, run_as_it_is
+from torchtap.hooks.module_hook import (
+    NativeHook,
+    NativePreHook,
+    run_as_it_is,
+    trace_hooks_behind,
+)
 from torchtap.hooks.tap import GradHook, SiteState, no_meter
 from torchtap.hooks.tensor_hooks import TensorHooks
 from torchtap.stats.kernels import native
@@ -56,14 +61,15 @@ def new_step_counter() -> StepCounter:
 
 def native_put_on() -> Callable[..., None] | None:
     """Return what puts hooks into their tables natively, where the binary does."""
-    if not native.takes_calls() or not hasattr(native.kernel(), "put_on"):
+    handles = getattr(native.kernel(), "Handles", None) if native.takes_calls() else None
+    if not hasattr(handles, "wake"):
         return None  # Or the binary is an older one.
     _bind_tables()
     put_on: Callable[..., None] = native.kernel().put_on
     return put_on
 
 
-@cache
+@once
 def _bind_tables() -> None:
     """Hand the native code what it needs to put hooks into tables, once."""
     native.kernel().bind_tables(OwnEntries, put_by_role)
@@ -172,7 +178,7 @@ def counted_plainly(
     return NativePreHook(native.kernel().enter, leave.args[0], counter)
 
 
-@cache
+@once
 def _bind() -> None:
     """Hand PyTorch's functions to the native code, once."""
     native.kernel().bind_calls(
@@ -194,15 +200,6 @@ def _bind() -> None:
         native.kernel().bind_model(
             sys.modules, DYNAMO, STAGES, torch.is_grad_enabled, sequence_number, IN_TRAINING
         )
-    after_import("torch._dynamo", _trace_the_hook)
-
-
-def _trace_the_hook() -> None:
-    """Let the compiler trace the hook behind a native one, in its place."""
     kernel = native.kernel()
     of_models = (kernel.enter_model, kernel.leave_model) if native.follows_models() else ()
-    for function in (kernel.enter, kernel.leave, *of_models):
-        # Dynamo cannot look into a C function and would break the graph at each hook.
-        @torch.compiler.substitute_in_graph(function, skip_signature_check=True)
-        def call_hook(leaving: Any, hook: Any, *arguments: Any) -> Any:
-            return hook(*arguments)
+    trace_hooks_behind(kernel.enter, kernel.leave, *of_models)

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from torchtap.core.after_import import after_import
+from torchtap.core.shared_state import members
 from torchtap.core.torch_private import DYNAMO, imported_dynamo
 
 
@@ -43,7 +44,7 @@ _all_hooks: weakref.WeakSet[TraceableHooks] = weakref.WeakSet()
 
 def _prepare_all() -> None:
     """The compiler was imported, and has traced nothing yet."""
-    for hooks in list(_all_hooks):
+    for hooks in members(_all_hooks):
         hooks.prepare()
 
 

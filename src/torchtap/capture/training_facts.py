@@ -6,7 +6,6 @@ import math
 import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import torch
@@ -16,6 +15,7 @@ from torch.optim.optimizer import Optimizer
 from torchtap.core.distributed import sharded_parameters
 from torchtap.core.model_layout import Layout
 from torchtap.core.module_paths import mode_of, num_parameters
+from torchtap.core.shared_state import once
 from torchtap.hooks.optimizer_hooks import listen_to_optimizers
 from torchtap.stats.kernels import native
 
@@ -210,7 +210,7 @@ def _has_gradients(optimizer: Optimizer) -> bool:
     return 2 * sum(bool((one != 0).any()) for one in known) > len(every)
 
 
-@cache
+@once
 def _bound_kernel() -> Any:
     kernel = native.kernel()
     kernel.bind_facts(nn.Parameter)

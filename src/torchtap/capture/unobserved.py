@@ -11,6 +11,7 @@ from torch import nn
 
 from torchtap.capture.watch_handle import watches_of
 from torchtap.core.module_paths import unwrapped
+from torchtap.core.shared_state import members
 
 
 class Observer(Protocol):
@@ -44,6 +45,6 @@ def unobserved(model: nn.Module) -> Iterator[None]:
     with ExitStack() as pauses:
         for watch in watches_of(model):
             pauses.enter_context(watch.pause())
-        for one in [observer for observer in list(_observers) if observer.model is root]:
+        for one in [observer for observer in members(_observers) if observer.model is root]:
             pauses.enter_context(one.pause())
         yield

@@ -145,10 +145,10 @@ class WatchEngine:
     def begin_step(self, step: int, *, recording: bool) -> None:
         """Start ``step``; gradients still to come keep the step they belong to."""
         if self.is_resting and not recording:
-            self._number_step(step)
+            self.step = step
             return  # Nothing was recorded, and nothing will be.
         if not self._was_recording and not recording:
-            self._number_step(step)
+            self.step = step
             self._rest()
             return
         calls = self.calls
@@ -187,6 +187,7 @@ class WatchEngine:
     def _record(self, recording: bool) -> None:
         calls = self.calls
         if recording and self.is_resting:
+            self._number_step(self.step)  # Steps that pass while hooks rest are counted here alone.
             self.hooks.wake()
             self.is_resting = False
         calls.recording = calls.state.recording = calls.optimizers.recording = recording

@@ -27,6 +27,7 @@ from torchtap.core.model_layout import Look
 from torchtap.core.module_paths import unwrapped
 from torchtap.core.plan import Plan
 from torchtap.core.printed import Printed
+from torchtap.core.shared_state import members
 from torchtap.runs.about import About
 from torchtap.runs.scalars import Scalars
 from torchtap.runs.step_notes import StepNotes, checked_ids, checked_labels
@@ -232,7 +233,7 @@ class Watch(Closable, Printed):
         done = engine.step
         if not self._num_pauses and _is_chosen(done + 1, self._every):
             return False
-        engine.begin_step(done + 1, recording=False)
+        engine.step = done + 1
         self._num_closed += 1
         self._delivery.close_step(done, is_empty=True)
         return True
@@ -480,7 +481,7 @@ def watches_of(model: nn.Module) -> list[Watch]:
     if not len(_made):  # Guards ask at every step.
         return []
     root = unwrapped(model)
-    return [one for one in list(_made) if is_open(one) and one._model() is root]
+    return [one for one in members(_made) if is_open(one) and one._model() is root]
 
 
 def numbers_of(watch: Watch, *, num_back: int) -> dict[str, Any]:

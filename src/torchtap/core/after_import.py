@@ -18,8 +18,9 @@ class _Finder:
 
     def leave(self) -> None:
         """Wait no more."""
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)
+        # A new list: an import in another thread may be going through the old one, and would pass
+        # over the finder that takes the place of this one.
+        sys.meta_path = [finder for finder in sys.meta_path if finder is not self]
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None

@@ -27,6 +27,7 @@ from torchtap.edits.edit_counts import EditCounts
 from torchtap.edits.gradient_edits import GradientEdits
 from torchtap.edits.node_edits import NodeEdit, NodeEdits
 from torchtap.edits.param_edits import ParamEdits
+from torchtap.edits.plain_edits import plain_hooks
 from torchtap.hooks.calls import (
     UNIDENTIFIED,
     WHY_UNIDENTIFIED,
@@ -78,6 +79,8 @@ class EditEngine:
         change: how.
         wants_call: which calls of a module, by number; ``None`` for all.
         nodes: changes autograd nodes in place of tensors.
+        follows_model: whether calls of the model are followed too, as backwards, steps, and reports
+            of what never came need it. A study runs one forward and asks for none of them.
 
     Attributes:
         serial: edits are made in this order.
@@ -101,8 +104,10 @@ class EditEngine:
         *,
         wants_call: WantsCall,
         nodes: NodeEdit | None = None,
+        follows_model: bool = True,
     ) -> None:
         self.plan = plan
+        self._follows_model = follows_model
         self.serial = next(_serials)
         self.change = change
         self.step = 0
@@ -123,16 +128,33 @@ class EditEngine:
     def attach(self, modules: Mapping[str, nn.Module]) -> None:
         """Put the hooks on. ``modules``: path -> module."""
         for tap, module in self._hooks.tapped(modules):
-            before, after = _sides(tap, is_root=tap is self.root, has_nodes=self.nodes is not None)
+            is_followed = tap is self.root and self._follows_model
+            before, after = _sides(tap, is_root=is_followed, has_nodes=self.nodes is not None)
             self._hooks.put_on_counting(
                 module,
-                pre_hook=EditPreForward(self, tap, EDIT) if before else None,
-                post_hook=EditPostForward(self, tap, has_frame=before) if after else None,
+                **self._hooks_of(tap, before=before, after=after),
                 counter=CallCounter(self, tap),
             )
         self._params.put_on()
         if self.plan.patterns:  # Nothing else can select a mark.
             open_editors.add(self)
+
+    def _hooks_of(self, tap: Tap, *, before: bool, after: bool) -> dict[str, Any]:
+        """Make the hooks of one module, each if it is needed."""
+        enter = EditPreForward(self, tap, EDIT) if before else None
+        leave = EditPostForward(self, tap, has_frame=before) if after else None
+        if enter is not None and leave is not None and self._is_of_gradients_alone(tap):
+            running, blank = self._hooks.running, partial(object.__new__, _Frame)
+            plain = plain_hooks(enter, leave, running, blank)
+            if plain is not None:
+                return dict(zip(("pre_hook", "post_hook"), plain, strict=True))
+        return {"pre_hook": enter, "post_hook": leave}
+
+    def _is_of_gradients_alone(self, tap: Tap) -> bool:
+        """Return whether every call of a module is edited, at what flows back to its output."""
+        is_any_call = self._wants_call is None and self.nodes is None
+        is_alone = tap.filters.keys() == {"grad_output"} and tap.plain_gradient is not None
+        return is_any_call and is_alone and tap is not self.root
 
     def begin_step(self, step: int, *, is_on: bool) -> None:
         """Start ``step``; gradients still to come keep the step they belong to."""

@@ -118,11 +118,7 @@ class GradientEdit:
         return edits.change(self.state, gradient, self.step, self.call, self.phase)
 
     def _cannot(self, reason: str) -> EditError:
-        site = self.state.site
-        record = Record(site, self.step, self.call, self.phase, -1, (), None, UNVERSIONED)
-        return EditError(
-            f"Edit {self.edits.name!r} cannot change the gradient at {place(record)}: {reason}."
-        )
+        return self.edits.refusal(self.state, self.step, self.call, self.phase, reason)
 
 
 class GradientEdits:
@@ -164,9 +160,27 @@ class GradientEdits:
         self._fired(state, number_in_report(call, phase), new is not None)
         return new
 
+    def deliver(
+        self, state: SiteState, step: int, call: int, phase: str, gradient: Tensor | None
+    ) -> Tensor | None:
+        """Hook of a tensor that is no view; ``editing.c`` puts it on too."""
+        if gradient is None or not self.is_on:
+            return None
+        if is_batched(gradient):
+            raise self.refusal(state, step, call, phase, BATCHED)
+        state.received += 1
+        return self.change(state, gradient, step, call, phase)
+
+    def refusal(self, state: SiteState, step: int, call: int, phase: str, reason: str) -> EditError:
+        """Return the error of a gradient that cannot be changed."""
+        record = Record(state.site, step, call, phase, -1, (), None, UNVERSIONED)
+        return EditError(
+            f"Edit {self.name!r} cannot change the gradient at {place(record)}: {reason}."
+        )
+
     def _is_ours(self, hook: GradHook) -> bool:
         owner = getattr(hook.func, "__self__", None)
-        return isinstance(owner, GradientEdit) and owner.edits is self
+        return owner is self or (isinstance(owner, GradientEdit) and owner.edits is self)
 
     # ------------------------------------------------------------------ how gradients are received
 
@@ -175,11 +189,18 @@ class GradientEdits:
         if not tensor.requires_grad:
             state.reason = why_no_grad(tensor)
             return
+        is_plain = type(tensor) is Tensor and not tensor.is_leaf
+        if is_plain and not tensor._is_view():  # Its gradient can go no other way.
+            self.are_edited = True
+            state.expected += 1
+            hook = EditGradHook(self.deliver, state, self.step, call, phase)
+            self.on_tensors.put(tensor, hook)
+            return
         edit = GradientEdit(self, state, call, phase)
         hook = EditGradHook(edit.on_tensor)
         # A table put on by hand needs a node that runs it; a leaf has none, and a subclass may have
         # a register_hook of its own.
-        if type(tensor) is Tensor and not tensor.is_leaf:
+        if is_plain:
             self.on_tensors.put(tensor, hook)
         else:
             handle = tensor.register_hook(hook)  # type: ignore[no-untyped-call]
@@ -333,4 +354,5 @@ keep_dynamo_out(
     GradientEdit.on_identity,
     GradientEdit._on_copy_slices,
     GradientEdits._begin,
+    GradientEdits.deliver,
 )

@@ -18,6 +18,7 @@ from torchtap.failures.failed_call import which_call
 from torchtap.failures.failure import Explanation, Failure, place_of
 from torchtap.failures.message_patterns import KnownMessage, is_from_torch, recognise
 from torchtap.failures.misplaced_members import misplaced
+from torchtap.failures.other_names import exchanged_arguments
 from torchtap.failures.traceback_frame import forget
 from torchtap.failures.value_chains import placed, rows_of
 
@@ -85,7 +86,7 @@ def explain(
     if known is None:
         return failure, None, None
     explanation = SITUATIONS[known.name](failure, known.match)
-    way = misplaced(failure)
+    way = misplaced(failure) or exchanged_arguments(failure)
     if way:
         explanation = explanation._replace(ways=(way, *explanation.ways))
     ways = tuple(placed(failure, one) for one in explanation.ways)

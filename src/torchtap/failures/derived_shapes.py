@@ -84,6 +84,13 @@ _METHODS = frozenset(
     ]
 )
 """Methods of tensors that say a shape, draw nothing, and write nothing."""
+_LAYERS: dict[type, Callable[..., Any]] = {
+    nn.Linear: torch.nn.functional.linear,
+    nn.Conv1d: torch.nn.functional.conv1d,
+    nn.Conv2d: torch.nn.functional.conv2d,
+    nn.Conv3d: torch.nn.functional.conv3d,
+}
+"""Layers whose parameters and options say the shape of what they make."""
 _ATTRIBUTES = ("mT", "data", "real")
 
 
@@ -140,6 +147,8 @@ def _computed(node: ast.expr, frame: TracebackFrame) -> Any:
             return getattr(_of_tensor(_computed(base, frame)), attr)
         case ast.Subscript(value=base, slice=index):
             return _of_tensor(_computed(base, frame))[_index(index, frame)]
+        case ast.Call(func=func, args=[only], keywords=[]) if type(frame.value_of(func)) in _LAYERS:
+            return _of_layer(frame.value_of(func), _of_tensor(_computed(only, frame)))
         case ast.Call(func=ast.Attribute(value=base, attr=attr), args=args, keywords=keywords):
             if attr in ("size", "dim", "numel"):
                 return getattr(_of_tensor(_computed(base, frame)), attr)(
@@ -152,6 +161,15 @@ def _computed(node: ast.expr, frame: TracebackFrame) -> Any:
             given = [_computed(one, frame) for one in args]
             return getattr(whole, attr)(*given, **named) if attr in _METHODS else MISSING
     raise TypeError
+
+
+def _of_layer(layer: Any, given: Tensor) -> Tensor:
+    """Return what a layer makes of an input on meta, without the hooks of the layer."""
+    options: tuple[Any, ...] = ()
+    if type(layer) is not nn.Linear:
+        options = (None, layer.stride, layer.padding, layer.dilation, layer.groups)
+    made: Tensor = _LAYERS[type(layer)](given, _on_meta(layer.weight), *options)
+    return made
 
 
 def _of_tensor(value: Any) -> Tensor:

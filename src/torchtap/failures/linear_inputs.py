@@ -9,7 +9,9 @@ from collections.abc import Iterator, Sequence
 from torch import Tensor, nn
 
 from torchtap.failures.failure import Explanation, Failure
+from torchtap.failures.lost_dimensions import batch_taken_out
 from torchtap.failures.operands import Operand, bounds_of, has_channels_first
+from torchtap.failures.other_names import other_layer, unread_value
 from torchtap.failures.parsed_source import grouped, written
 from torchtap.failures.rearrangements import reshaped_from, to_the_end, without_the_call
 
@@ -49,11 +51,21 @@ def _ways(
     name, shape = failure.name_of(operand), list(value.shape)
     given = shape[-1]
     made = f"{failure.names.variable(module)} = nn.Linear"
+    meant = unread_value(failure, lambda one: one.dim() > 0 and one.shape[-1] == wanted)
+    if meant:
+        yield meant
+    another = other_layer(failure, lambda one: vars(one)["in_features"] == given)
+    if another:
+        yield another
+        yield f"If {name} is to go through it too, make it {wanted} wide, where it is made."
+        return
+    if len(shape) == 1 and wanted == 1:
+        yield f"If it holds {given} samples of one number each: {grouped(name)}.unsqueeze(-1)."
     if before is not None:
         yield from _kept_batch(shape, before, module, made)
         if math.prod(before[1:]) == wanted:
             return
-    if before is None or len(before) == 3:
+    if len(before or shape) == 3 or (before is None and not _maker(failure, operand)):
         yield from _single(failure, operand, before or shape, wanted)
     yield from to_the_end(name, shape, wanted)
     yield from without_the_call(failure, operand, wanted)
@@ -124,6 +136,10 @@ def _joined_parts(name: str, value: Tensor, wanted: int) -> Iterator[str]:
 def _single(failure: Failure, operand: Operand, shape: Sequence[int], wanted: int) -> Iterator[str]:
     """Yield the way out where a whole input has as many elements as one sample is to have."""
     if len(shape) < 2 or math.prod(shape) != wanted or 1 in shape[:1]:
+        return
+    kept = batch_taken_out(failure)
+    if kept:
+        yield kept
         return
     given = _without_batch(failure)
     if given is not None:

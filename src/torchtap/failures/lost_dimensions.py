@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from torch import Tensor
 
@@ -15,6 +15,8 @@ from torchtap.failures.operands import Operand, parts_of_expression
 from torchtap.failures.parsed_source import grouped, written
 from torchtap.failures.scopes import Expression, scope_of
 from torchtap.failures.traceback_frame import MISSING, TracebackFrame
+
+_MOST_FRAMES = 4
 
 
 def kept_dimension(failure: Failure, operand: Operand, dims: int = 2) -> str:
@@ -98,9 +100,60 @@ def _saved(value: Tensor) -> list[int]:
     return [int(size) for size in node._saved_self_sym_sizes] if is_squeeze else []  # type: ignore[union-attr]
 
 
+def batch_taken_out(failure: Failure) -> str:
+    """Return the way to keep a batch of one, where a call on the way took it; empty where none did.
+
+    The call stands in the expression that failed, in what its names were assigned, or in the calls
+    further out, so that the caller has to know that a batch is missing.
+    """
+    for frame, node in computed_from(failure):
+        base = _base_of(node) if isinstance(node, ast.expr) else None
+        base = base or (_base_of_first(node) if isinstance(node, ast.expr) else None)
+        held = MISSING if base is None else frame.value_of(base)
+        is_other = isinstance(held, Tensor) and held.shape[:1] != (1,)
+        if base is None or is_other:
+            continue
+        text, line = written(node, frame.file), getattr(node, "lineno", frame.line)
+        return (
+            f"If the batch of one was lost at {shown_file(frame.file)}:{line}, keep it there: "
+            f"{text} takes it out; leave that out, or say another dimension."
+        )
+    return ""
+
+
+def computed_from(failure: Failure) -> Iterator[tuple[TracebackFrame, ast.AST]]:
+    """Yield the parts of what an operation is computed from, with the function they stand in."""
+    for frame in [one for one in reversed(failure.frames) if one.is_user][:_MOST_FRAMES]:
+        waiting, seen = [frame.expression], {""}
+        for node in waiting:  # Grows as it goes.
+            for part in ast.walk(node) if node is not None else ():
+                yield frame, part
+                if isinstance(part, ast.Name) and part.id not in seen:
+                    seen.add(part.id)
+                    waiting += [one.value for one in assignments_of(frame, part.id)]
+
+
+def _base_of_first(node: ast.expr) -> ast.expr | None:
+    """Return what the first dimension was taken out of by ``squeeze(0)``."""
+    match node:
+        case ast.Call(
+            func=ast.Attribute(value=ast.Name("torch"), attr="squeeze"),
+            args=[base, ast.Constant(value=0)],
+        ):
+            return base
+        case ast.Call(func=ast.Attribute(value=base, attr="squeeze"), args=[ast.Constant(value=0)]):
+            return base
+    return None
+
+
 def _squeezed(failure: Failure, operand: Operand) -> tuple[TracebackFrame, ast.expr] | None:
     """Return the expression that was squeezed, and the frame in which it stands."""
     name = failure.name_of(operand)
+    own = failure.user if failure.frames[operand.depth].is_torch else failure.frames[operand.depth]
+    for node in parts_of_expression(own.expression) if own is not None else ():
+        base = _base_of(node)
+        if base is not None and own is not None and written(node, own.file) == name:
+            return own, base
     for frame in reversed(failure.frames):
         if not frame.is_user or frame.own_names.get(name) is not operand.value:
             continue

@@ -126,8 +126,8 @@ PATTERNS: dict[str, str] = {
     "dtypes of a product": r"mat1 and mat2 must have the same dtype, but got (?P<a>\w+) and "
     r"(?P<b>\w+)|expected m1 and m2 to have the same dtype, but got: (?P<c>[\w: ]+?) != "
     r"(?P<d>[\w: ]+)",
-    "dtypes of a convolution": r"Input type \((?P<a>[\w.: ]+)\) and (weight|bias) type \("
-    r"(?P<b>[\w.: ]+)\) should be the same",
+    "dtypes of a convolution": r"Input type \((?P<a>[\w.:<> ]+)\) and (weight|bias) type \("
+    r"(?P<b>[\w.:<> ]+)\) should be the same",
     "mixed dtypes": r"mixed dtype \(CPU\): all inputs must share same datatype",
     "index dtype": r"Expected tensor for argument #\d+ 'indices' to have one of the following "
     r"scalar types: Long, Int; but got torch\.(?P<given>\w+) instead",

@@ -115,6 +115,8 @@ def parts_of_expression(node: ast.AST | None) -> list[ast.expr]:
         return [*own, *node.args, *(keyword.value for keyword in node.keywords)]
     if isinstance(node, ast.BinOp):
         return [node.left, node.right]
+    if isinstance(node, ast.UnaryOp):
+        return [node.operand]
     if isinstance(node, ast.AugAssign):
         return [node.target, node.value]
     if isinstance(node, ast.Compare):

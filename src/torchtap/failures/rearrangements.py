@@ -152,6 +152,23 @@ def exchanged(name: str, shape: Sequence[int], other: Sequence[int]) -> Iterator
         )
 
 
+def turned_channels(a: str, one: Sequence[int], b: str, other: Sequence[int]) -> Iterator[str]:
+    """Yield the way out where one of two batches of pictures has its channels last.
+
+    The other may have one channel, which is repeated, or as many.
+    """
+    for name, here, there in ((a, one, other), (b, other, one)):
+        if len(here) != 4 or len(there) != 4 or here[0] != there[0]:
+            continue
+        is_last = list(here[1:3]) == list(there[2:]) and there[1] in (1, here[3])
+        if is_last and list(here[2:]) != list(there[2:]):
+            yield (
+                f"If the channels of {name} stand last, put them behind the batch: "
+                f"{grouped(name)}.movedim(-1, 1)."
+            )
+            return
+
+
 def maps_of_one_size(a: str, one: Sequence[int], b: str, other: Sequence[int]) -> Iterator[str]:
     """Yield the ways to bring two maps of one input to one size."""
     if len(one) != len(other) or len(one) not in (3, 4, 5) or one[0] != other[0]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 from collections.abc import Sequence
 
 from torch import Tensor
@@ -67,6 +68,48 @@ def with_its_dimension(
         f"{text}{place} takes {which} away, and shapes are aligned from the last one on; to repeat "
         f"it there, keep what it takes away: {text[:-1].rstrip(', ')}, keepdim=True)."
     )
+
+
+def over_another_dimension(failure: Failure, operand: Operand, other: Sequence[int]) -> str:
+    """Return the way to reduce another dimension, whose result fits a tensor; else empty.
+
+    Args:
+        failure: the exception.
+        operand: that a reduction of one dimension may have made.
+        other: the shape that it is to fit.
+    """
+    made = _reduction(failure, operand)
+    found = made and _reduced(made.node)
+    if made is None or not found or len(found[1]) != 1 or not isinstance(made.node, ast.Call):
+        return ""
+    held = made.scope.value_of(found[0])
+    shape = list(held.shape) if isinstance(held, Tensor) else []
+    taken = found[1][0] % len(shape) if shape else 0
+    left = [*shape[:taken], *shape[taken + 1 :]]
+    fitting = [at for at in range(len(shape)) if [*shape[:at], *shape[at + 1 :]] == list(other)]
+    is_read = not isinstance(operand.value, Tensor) or list(operand.value.shape) == left
+    if len(fitting) != 1 or taken in fitting or not is_read:
+        return ""
+    text, at = written(made.node, made.scope.file), fitting[0]
+    new = _with_dimension(made.node, at)
+    is_here = failure.user is not None and made.line == failure.user.line
+    place = "" if is_here else f" of {shown_file(made.scope.file)}:{made.line}"
+    return (
+        f"{text}{place} takes dimension {taken} of {shape} away and leaves {left}: if it is to "
+        f"leave {list(other)}, take dimension {at} away: {new}."
+    )
+
+
+def _with_dimension(node: ast.Call, dim: int) -> str:
+    """Return a call of a reduction over another dimension."""
+    new = copy.deepcopy(node)
+    number = ast.Constant(dim)
+    named = [one for one in new.keywords if one.arg == "dim"]
+    for one in named:
+        one.value = number
+    if not named:
+        new.args[-1] = number
+    return ast.unparse(new)
 
 
 def _with_ones(shape: Sequence[int], dims: Sequence[int]) -> list[int]:

@@ -85,6 +85,7 @@ class Backwards:
         self.given: set[int] = set()
         self._ended = ended
         self.numbers: dict[int, int] = {}
+        self._last = -1
         self._thread = _Thread()
 
     def number(self) -> int:
@@ -95,13 +96,14 @@ class Backwards:
         """
         task = current_task()
         if task == -1:
-            return max(self.numbers.values(), default=0)
+            return max(self._last, 0)
         number = self.numbers.get(task)
         return self._begin(task) if number is None else number
 
     def restart(self) -> None:
         """Start the numbers again, for a new step."""
         self.numbers.clear()
+        self._last = -1
         self.given = set()
         self._thread.running.clear()
 
@@ -112,10 +114,10 @@ class Backwards:
 
     def _begin(self, task: int) -> int:
         running = self._thread.running
-        following = 1 + max(self.numbers.values(), default=-1)
         # A reentrant checkpoint calls torch.autograd.backward inside its own backward
         # (CheckpointFunction in torch/utils/checkpoint.py), as a task of its own.
-        number = self.numbers[running[0]] if running else following
+        number = self.numbers[running[0]] if running else self._last + 1
+        self._last = max(self._last, number)
         if len(self.numbers) >= _REMEMBERED:  # A program that never steps stays flat in memory.
             for old in list(self.numbers)[: _REMEMBERED // 2]:
                 del self.numbers[old]

@@ -18,7 +18,7 @@ from torch import nn
 from torchtap.core.stack_frames import innermost_frames, is_on_stack
 from torchtap.hooks.dynamo_hooks import new_key
 from torchtap.hooks.encoder_fast_path import EncoderFastPath
-from torchtap.hooks.hidden_handle import HiddenHandle, HiddenHandles, tables_lock
+from torchtap.hooks.hidden_handle import HiddenHandle, tables_lock
 from torchtap.hooks.hook_order import put_by_role
 from torchtap.hooks.module_hook import ModuleHook, NativeHook
 from torchtap.hooks.tap import Tap
@@ -127,7 +127,7 @@ class CallFollower(Generic[OneCall]):
         self.running: CallStack[OneCall] = RunningCalls() if running is None else running
         self._pre_hooks: list[Any] = []
         self._others: list[Any] = []
-        self._on_modules: list[HiddenHandle | HiddenHandles] = []
+        self._on_modules: list[Any] = []
         self._are_resting = False
         self._fast_path: EncoderFastPath | None = None
 
@@ -179,8 +179,7 @@ class CallFollower(Generic[OneCall]):
         if self.put_natively is not None:
             with tables_lock:
                 self.put_natively(rows, key, self._pre_hooks, self._others)
-            for native in (self._pre_hooks[-1], self._others[-1]):
-                self._on_modules.append(HiddenHandles(native.key, native.hooks))
+            self._on_modules += self._pre_hooks[-1], self._others[-1]
             return
         for module, pre_hook, post_hook in rows:
             self.put_on(module, pre_hook=pre_hook, post_hook=post_hook, key=key)

@@ -7,6 +7,8 @@ from typing import Protocol
 
 from torch import Tensor
 
+from torchtap.core.shared_state import members
+
 
 class Holder(Protocol):
     """Interface of what holds parameters: an open ``tt.freeze``."""
@@ -21,4 +23,4 @@ holders: weakref.WeakSet[Holder] = weakref.WeakSet()
 
 def is_held(param: Tensor) -> bool:
     """Return whether anything holds a parameter still."""
-    return any(holder.holds(param) for holder in holders)
+    return any(holder.holds(param) for holder in members(holders))

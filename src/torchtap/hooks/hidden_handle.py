@@ -93,33 +93,8 @@ class HiddenHandle:
         self._own = []
 
 
-class HiddenHandles:
-    """Handles of many hooks of one key, which rest and wake together.
-
-    Args:
-        key: of the hooks.
-        entries: of the tables of hooks.
-    """
-
-    __slots__ = ("_entries", "_key")
-
-    def __init__(self, key: int, entries: list[OwnEntries]) -> None:
-        self._key = key
-        self._entries = entries
-
-    def rest(self) -> None:
-        """Take the hooks out of their tables, see :meth:`HiddenHandle.rest`."""
-        for own in self._entries:
-            own.rest(self._key)
-
-    def wake(self) -> None:
-        """Put the hooks back."""
-        for own in self._entries:
-            own.wake(self._key)
-
-
 class Resting:
-    """The entries of a table that rest.
+    """The entries of a table that rest, made when the first one does and kept from then on.
 
     Attributes:
         hooks: key -> hook.
@@ -137,11 +112,12 @@ class OwnEntries(ref[Table]):
     """Our own entries of one hook table: a weak reference to it, which stands on it.
 
     It is two attributes of the table, and makes copies of it. No cycle: a model that is dropped is
-    gone at once. A watch has them made natively, by ``stats/kernels/tables.c``.
+    gone at once. A watch has them made natively, by ``stats/kernels/tables.c``, and its hooks rest
+    natively, by ``resting.c``.
 
     Attributes:
         keys: of the entries, also of those that rest.
-        resting: those that are out of the table for a while.
+        resting: those that are out of the table for a while; ``None`` until one is.
     """
 
     __slots__ = ("keys", "resting")
@@ -183,11 +159,10 @@ class OwnEntries(ref[Table]):
         if table is None or key not in table:
             return
         if resting is None:
-            resting = self.resting = Resting({}, list(table))
+            resting = self.resting = Resting({}, [])
             # PyTorch moves a hook to the front by it. Nothing else tells that hook from others.
             vars(table)["move_to_end"] = self._move_to_end
-        else:
-            resting.order = order_with(table, resting.hooks, resting.order)
+        resting.order = order_with(table, resting.hooks, resting.order)
         resting.hooks[key] = table.pop(key)
 
     def wake(self, key: int) -> None:
@@ -204,17 +179,14 @@ class OwnEntries(ref[Table]):
 
     def forget(self, key: int) -> None:
         """An entry rests no longer."""
-        table, resting = self.table(), self.resting
-        if resting is not None and resting.hooks.pop(key, None) is not None and not resting.hooks:
-            self.resting = None
-            if table is not None:
-                vars(table).pop("move_to_end", None)
+        if self.resting is not None:
+            self.resting.hooks.pop(key, None)
 
     def _move_to_end(self, key: int, last: bool = True) -> None:
         table = self.table()
         assert table is not None  # It is being asked.
         OrderedDict.move_to_end(table, key, last)
-        if not last and self.resting is not None:
+        if not last and self.resting is not None and self.resting.hooks:
             self.resting.order.insert(0, key)
 
     def remove(self, key: int) -> None:
@@ -223,12 +195,11 @@ class OwnEntries(ref[Table]):
         if table is None:
             return
         table.pop(key, None)
-        if self.resting is not None:
-            self.forget(key)
+        self.forget(key)
         self.keys = tuple(other for other in self.keys if other != key)
         if not self.keys:
-            attributes = table.__dict__
-            del attributes["__deepcopy__"], attributes["__reduce_ex__"]
+            for name in _OWN_NAMES:
+                vars(table).pop(name, None)
 
     def _others(self) -> Table:
         table = self.table()

@@ -9,6 +9,7 @@ from typing import Protocol
 from torch import Tensor
 
 from torchtap.core.errors import InputError
+from torchtap.core.shared_state import members
 from torchtap.hooks.hook_order import AFTER, BEFORE
 from torchtap.hooks.module_hook import MARKS, keep_dynamo_out
 
@@ -109,11 +110,11 @@ def _check_name(name: object) -> None:
 
 
 def _mark(tensor: Tensor, name: str) -> Tensor:
-    engines = list(open_engines)
+    engines = members(open_engines)
     for engine in engines:
         if engine.looks == BEFORE:
             engine.mark(tensor, name)
-    for editor in sorted(open_editors, key=attrgetter("serial")):
+    for editor in sorted(members(open_editors), key=attrgetter("serial")):
         tensor = editor.mark(tensor, name)
     for engine in engines:
         if engine.looks == AFTER:

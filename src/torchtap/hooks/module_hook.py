@@ -12,7 +12,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar
 
-from torchtap.core.torch_private import run_uncompiled
+import torch
+
+from torchtap.core.after_import import after_import
+from torchtap.core.torch_private import DYNAMO, run_uncompiled
 from torchtap.hooks.tap import Tap
 
 Owner = TypeVar("Owner")
@@ -106,7 +109,7 @@ class NativeHook(partial):  # type: ignore[type-arg]
     """A native function as a hook on a module, in front of a hook of ours that does the rest.
 
     Its second argument is that hook, and the first what the function knows. The compiler traces the
-    hook itself, see :func:`trace_as`.
+    hook itself, see :func:`trace_hooks_behind`.
     """
 
     __slots__ = ()
@@ -150,6 +153,22 @@ class TapHook(ModuleHook[Owner]):
         self.owner = owner
         self.tap = tap
         self.role = role
+
+
+def trace_hooks_behind(*functions: Any) -> None:
+    """Let the compiler trace the hook behind a :class:`NativeHook` of these functions instead.
+
+    Dynamo cannot look into a C function and would break the graph at each hook.
+    """
+
+    def substitute() -> None:
+        for function in functions:
+
+            @torch.compiler.substitute_in_graph(function, skip_signature_check=True)
+            def call_hook(known: Any, hook: Any, *arguments: Any) -> Any:
+                return hook(*arguments)
+
+    after_import(DYNAMO, substitute)
 
 
 def run_as_it_is(*functions: Any) -> None:

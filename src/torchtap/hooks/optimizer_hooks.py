@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
+import itertools
+import threading
 import weakref
 from collections.abc import Mapping
-from functools import partial
+from operator import itemgetter
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from torch.optim.optimizer import (
     Optimizer,
@@ -23,8 +24,12 @@ from torchtap.hooks.module_hook import keep_dynamo_out
 
 _STEP = code_of(profile_hook_step(lambda: None))
 """Code of the function around each step, which calls the hooks."""
-_gone: list[RemovableHandle] = []
-"""Handles of listeners that were never closed and are gone, to be removed outside of any step."""
+_listeners: dict[int, Listening] = {}
+"""Number -> a listener, the earliest first."""
+_numbers = itertools.count()
+_pair: list[RemovableHandle] = []
+"""Handles of the two hooks that call all listeners, while there are any."""
+_lock = threading.RLock()  # The collector may finish a listener while the two are put on.
 
 
 class OptimizerListener(Protocol):
@@ -51,53 +56,116 @@ class OptimizerListener(Protocol):
         """Hear that the step returned."""
 
 
-def listen_to_optimizers(listener: OptimizerListener) -> list[RemovableHandle]:
+class Listening(NamedTuple):
+    """A listener, and how it listens.
+
+    Attributes:
+        listener: weakly, since the hooks are global and would keep it forever.
+        is_last: whether it hears of the end of a step after all others.
+    """
+
+    listener: weakref.ref[OptimizerListener]
+    is_last: bool
+
+
+class OptimizerHandle:
+    """Takes a listener off.
+
+    Args:
+        number: of the listener.
+    """
+
+    __slots__ = ("_number",)
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def remove(self) -> None:
+        """Call the listener no more."""
+        _listeners.pop(self._number, None)
+        _take_off()
+
+
+def listen_to_optimizers(
+    listener: OptimizerListener, *, is_last: bool = False
+) -> list[OptimizerHandle]:
     """Call a listener around each step of each optimizer, as long as the listener is alive.
 
+    All listeners have one pair of hooks: PyTorch goes through the table of hooks in a loop, and a
+    table that changes under it ends the step by a ``RuntimeError``, also where another thread
+    changes it. PyTorch does not notice that while it is at the last hook of a table, so a pair
+    that stands alone may come and go at any time.
+
+    Args:
+        listener: is referred to weakly.
+        is_last: hear of the end of a step after all other listeners.
+
     Returns:
-        the handles of the hooks.
+        the handle that takes it off.
     """
-    _remove_gone([])
-    me = weakref.ref(listener)  # The hooks are global: they would keep the listener forever.
-    before, after = partial(_before, me), partial(_after, me)
-    handles = [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)]
+    number = next(_numbers)
+    _listeners[number] = Listening(weakref.ref(listener), is_last)
     # Not at exit, when modules are torn down in any order and no step follows.
-    weakref.finalize(listener, _remove_gone, handles).atexit = False
-    return handles
+    weakref.finalize(listener, _forget, number).atexit = False
+    with _lock:
+        if not _pair:
+            _pair.append(register_optimizer_step_pre_hook(_before))
+            _pair.append(register_optimizer_step_post_hook(_after))
+    return [OptimizerHandle(number)]
 
 
-def _before(
-    me: weakref.ref[OptimizerListener], optimizer: Optimizer, args: Any, kwargs: Any
-) -> Any:
-    alive = me()
-    return None if alive is None else alive.before_step(optimizer, args, kwargs)
+def _before(optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+    changed = None
+    for number in list(_listeners):
+        alive = _alive(number)
+        found = None if alive is None else alive.before_step(optimizer, args, kwargs)
+        if found is not None:
+            args, kwargs = changed = found
+    return changed
 
 
-def _after(
-    me: weakref.ref[OptimizerListener], optimizer: Optimizer, args: Any, kwargs: Any
-) -> None:
-    alive = me()
-    if alive is not None:
-        alive.after_step(optimizer)
+def _after(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    listening = [(number, one.is_last) for number, one in _listeners.copy().items()]
+    for number, _ in sorted(listening, key=itemgetter(1)):
+        alive = _alive(number)
+        if alive is not None:
+            alive.after_step(optimizer)
+
+
+def _alive(number: int) -> OptimizerListener | None:
+    """Return a listener, unless it was taken off or is gone by now."""
+    listening = _listeners.get(number)
+    return None if listening is None else listening.listener()
 
 
 keep_dynamo_out(_before, _after)
 
 
-def _remove_gone(handles: list[RemovableHandle]) -> None:
-    """Remove hooks now, or later if the collector ran in the middle of a step.
+def _forget(number: int) -> None:
+    """A listener is gone that was never taken off."""
+    _listeners.pop(number, None)
+    _take_off(wait=False)  # The collector runs anywhere, also where another thread waits for it.
 
-    PyTorch iterates over the hooks there, and a table that changes under it would end the step by
-    a ``RuntimeError``.
-    """
-    _gone.extend(handles)
-    if not _gone:  # Stacks of other threads are looked at only where there is something to decide.
+
+def _take_off(*, wait: bool = True) -> None:
+    """Remove the pair of hooks where nothing listens, now or when this is called the next time."""
+    if _listeners or not _lock.acquire(blocking=wait):
         return
-    if not any(_is_stepping(frame) for frame in innermost_frames().values()):
-        # The collector, or another thread, may empty the list between a look at it and a `pop`.
-        with contextlib.suppress(IndexError):
-            while True:
-                _gone.pop().remove()
+    try:
+        if not _listeners and (_is_pair_alone() or not _is_any_stepping()):
+            handles, _pair[:] = _pair[:], []
+            for handle in handles:
+                handle.remove()
+    finally:
+        _lock.release()
+
+
+def _is_pair_alone() -> bool:
+    return all(len(handle.hooks_dict_ref() or ()) <= 1 for handle in _pair)
+
+
+def _is_any_stepping() -> bool:
+    return any(_is_stepping(frame) for frame in innermost_frames().values())
 
 
 def _is_stepping(frame: FrameType | None) -> bool:

@@ -130,7 +130,7 @@ class Study:
         kwargs: Mapping[str, Any],
     ) -> Any:
         editors = [
-            EditEngine(trial.plan, self._change_of(function), wants_call=None)
+            EditEngine(trial.plan, self._change_of(function), wants_call=None, follows_model=False)
             for trial, function in zip(trials, functions, strict=True)
         ]
         try:

@@ -16,6 +16,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from torchtap.core.shared_state import members
 from torchtap.hooks.call_follower import CallFollower, FollowedCall
 from torchtap.hooks.hidden_handle import HiddenHandle
 from torchtap.hooks.module_hook import EDITS, NEEDED, ModuleHook, keep_dynamo_out
@@ -136,7 +137,7 @@ _everywhere: weakref.WeakSet[BufferCopies] = weakref.WeakSet()
 
 def settle_stand_ins() -> None:
     """Put back the buffers of calls that were left by a BaseException."""
-    for buffer_copies in list(_everywhere):
+    for buffer_copies in members(_everywhere):
         buffer_copies.settle_all()
 
 

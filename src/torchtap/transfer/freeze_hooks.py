@@ -13,6 +13,7 @@ from torch.optim.optimizer import Optimizer
 
 from torchtap.core.distributed import sharded_parameters
 from torchtap.core.errors import EditError
+from torchtap.core.shared_state import members
 from torchtap.core.site import Site
 from torchtap.hooks.held_params import holders
 from torchtap.hooks.optimizer_hooks import has_closure, listen_to_optimizers
@@ -248,7 +249,7 @@ _keepers: weakref.WeakKeyDictionary[nn.Module, set[FreezeHooks]] = weakref.WeakK
 
 def _freezes() -> list[FreezeHooks]:
     """Return those that are open; several may hold one parameter."""
-    return [holder for holder in holders if isinstance(holder, FreezeHooks)]
+    return [holder for holder in members(holders) if isinstance(holder, FreezeHooks)]
 
 
 class _Free:

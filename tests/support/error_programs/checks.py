@@ -132,7 +132,7 @@ MADE = [
         "The best five of three",
         "more than there are",
         _X + "best = x.topk(5)  # raises",
-        "min(k, x.size(-1))",
+        "min(5, x.size(-1))",
         ("topk(5)", "topk(min(5, x.size(-1)))"),
         "assert best.values[0].tolist() == [2, 1, 0]",
     ),

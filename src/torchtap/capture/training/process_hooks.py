@@ -15,14 +15,11 @@ from torch.nn.modules.module import (
     register_module_module_registration_hook,
 )
 from torch.optim import Optimizer
-from torch.optim.optimizer import (
-    register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
-)
 
 from torchtap.core.after_import import after_import
 from torchtap.core.torch_private import before_compiling
 from torchtap.hooks.module_hook import keep_dynamo_out
+from torchtap.hooks.optimizer_hooks import OptimizerListener, listen_to_optimizers
 
 
 class ProcessHooks:
@@ -35,14 +32,12 @@ class ProcessHooks:
     def __init__(self) -> None:
         self._off: list[Callable[[], None]] = []
         self._off_forwards: list[Callable[[], None]] = []
-        self._after_step: Callable[..., None] | None = None
 
     def put_on(
         self,
         *,
         made: Callable[[Optimizer], None],
-        before_step: Callable[..., None],
-        after_step: Callable[..., None],
+        steps: OptimizerListener,
         registered: Callable[..., None],
         forward: Callable[..., None],
     ) -> None:
@@ -50,17 +45,15 @@ class ProcessHooks:
 
         Args:
             made: called with each optimizer that is made.
-            before_step: called as an optimizer begins its step.
-            after_step: called as it ends.
+            steps: hears of the steps of all optimizers; of the end of a step after all watches,
+                which must have seen its update before anything ends with it.
             registered: called with each module that is put into another.
             forward: called with each module that is entered.
         """
-        self._after_step = after_step
         self._off = [
             _listen_to_new_optimizers(made),
             register_module_module_registration_hook(registered).remove,
-            register_optimizer_step_pre_hook(before_step).remove,
-            register_optimizer_step_post_hook(after_step).remove,
+            *(handle.remove for handle in listen_to_optimizers(steps, is_last=True)),
         ]
         self._off_forwards = [register_module_forward_pre_hook(forward).remove]
         self._off_forwards.append(after_import("torch._dynamo", self._dynamo_came))
@@ -68,14 +61,6 @@ class ProcessHooks:
     def _dynamo_came(self) -> None:
         if self._off_forwards:  # Not taken off with them: Dynamo is going through its callbacks.
             self._off.insert(0, before_compiling(self.ignore_forwards))
-
-    def hear_of_steps_last(self) -> None:
-        """A step may end with an optimizer's, but not before the watches have seen its update."""
-        hook: Any = self._after_step
-        # The hook after steps is the last in the list. PyTorch calls such hooks in the order of
-        # registration, so it is registered again.
-        self._off.pop()()
-        self._off.append(register_optimizer_step_post_hook(hook).remove)
 
     def ignore_forwards(self) -> None:
         """Take the hooks on all modules off."""

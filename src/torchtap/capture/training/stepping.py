@@ -141,8 +141,7 @@ class Stepping:
         self._catcher.is_on = True
         self._hooks.put_on(
             made=partial(self._catcher.run, self._learn),
-            before_step=self._before_step,
-            after_step=self._after_step,
+            steps=self,
             registered=self._registered,
             forward=self._first_forward,
         )
@@ -182,7 +181,8 @@ class Stepping:
             self._watched.drop_uncertain()
         return state
 
-    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Mapping[str, Any]) -> None:
+    def before_step(self, optimizer: Optimizer, args: Any, kwargs: Mapping[str, Any]) -> None:
+        """A step begins."""
         self._catcher.run(self._begin_step_of, optimizer, has_closure(args, kwargs))
 
     def _begin_step_of(self, optimizer: Optimizer, has_closure: bool) -> None:
@@ -194,7 +194,8 @@ class Stepping:
                 model.watch.log(**rates_of(optimizer, state, model.state))
         self._cycle.begin(state, has_closure=has_closure)
 
-    def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def after_step(self, optimizer: Optimizer) -> None:
+        """A step ends."""
         state = self._optimizers.state_of(optimizer)
         if state is not None:
             self._catcher.run(self._cycle.finish, state)
@@ -207,8 +208,6 @@ class Stepping:
         except Exception as error:  # noqa: BLE001 - told at the end; the training goes on
             self._catcher.note(error)
             return None
-        # The new watch has put its own hook on optimizers behind ours.
-        self._hooks.hear_of_steps_last()
         self._found(root)
         return opened
 
@@ -291,4 +290,4 @@ class Stepping:
         self._ended()
 
 
-keep_dynamo_out(Stepping._before_step, Stepping._after_step, FaultCatcher.run)
+keep_dynamo_out(Stepping.before_step, Stepping.after_step, FaultCatcher.run)

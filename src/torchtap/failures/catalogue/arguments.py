@@ -294,11 +294,15 @@ def _minus(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     left = expression.left if isinstance(expression, ast.BinOp) else None
     is_one = isinstance(left, ast.Constant) and left.value == 1
     is_two = "two" in failure.text.partition(" bool")[0]
+    is_loss = any(one.code.co_name.startswith("binary_cross_entropy") for one in failure.frames)
+    if is_loss:
+        name = failure.name_of(failure.operand("target", "the target"))
     return {
         "mask": grouped(name),
-        "is_inverse": is_one or isinstance(expression, ast.UnaryOp),
-        "is_pair": is_two,
-        "is_number": not is_two,
+        "is_inverse": not is_loss and (is_one or isinstance(expression, ast.UnaryOp)),
+        "is_pair": is_two and not is_loss,
+        "is_number": not is_two and not is_loss,
+        "is_loss": is_loss,
     }
 
 
@@ -366,6 +370,7 @@ SITUATIONS: dict[str, Situation] = {
     "minus of a mask": SituationRow(
         "{mask} is a mask of True and False, and - is not defined for it.",
         ("is_inverse", "Turn it round with ~: ~{mask} is True where it was False."),
+        ("is_loss", "The loss computes with 0 and 1: give it {mask}.float()."),
         ("is_pair", "Where they differ: a ^ b. Where the first alone is True: a & ~b."),
         ("is_number", "If it stands for 0 and 1, make numbers of it: {mask}.float()."),
         about="tensors",

@@ -23,20 +23,34 @@ def _binary_size(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     has_as_many = is_known and a.numel() == b.numel()
     is_column = has_as_many and a.dim() == 2 and a.shape[1] == 1 and b.dim() == 1
     is_row = has_as_many and b.dim() == 2 and b.shape[1] == 1 and a.dim() == 1
+    turned = _order_of_target(a, b) if has_as_many else ""
     return {
         **names_of_loss(failure, found),
         "has_as_many": has_as_many,
+        "order": turned,
         "has_others": not has_as_many,
         "is_column": is_column,
         "is_row": is_row,
         "lacking": _lacking(a, b) if has_as_many else "",
-        "is_turned": has_as_many and not is_column and not is_row and not _lacking(a, b),
+        "is_turned": has_as_many and not (is_column or is_row or turned or _lacking(a, b)),
         "batch": _batches(a, b),
         **_widths(a, b),
         "sides": _sides(a, b),
         "is_of_samples": _has_one_for_each(a, b),
         **_classes_given(a, b),
     }
+
+
+def _order_of_target(scores: Any, target: Any) -> str:
+    """Return the method that puts the dimensions of a target in the order of the scores."""
+    shape, wanted = list(target.shape), list(scores.shape)
+    if len(shape) != len(wanted) or len(shape) < 2:
+        return ""
+    if [shape[0], shape[-1], *shape[1:-1]] == wanted and len(shape) > 2:
+        return "movedim(-1, 1)"
+    if [shape[0], *shape[2:], shape[1]] == wanted and len(shape) > 2:
+        return "movedim(1, -1)"
+    return "mT" if shape[::-1] == wanted and len(shape) == 2 else ""
 
 
 def _lacking(scores: Any, target: Any) -> str:
@@ -133,9 +147,24 @@ def _probabilities(failure: Failure, found: re.Match[str]) -> Explanation:
         )
     return Explanation(
         f"The loss takes probabilities, and {which} has values outside of 0 to 1{bounds}.",
-        tuple(_ways_of_scores(failure, given, way)),
+        (*_exchanged(given, target, source, name), *_ways_of_scores(failure, given, way)),
         failure.details(wrong),
     )
+
+
+def _exchanged(given: Operand, target: Operand, source: str, name: str) -> Iterator[str]:
+    """Yield the other order, where the first argument holds classes and the second shares."""
+    known = bounds_of(given.value), bounds_of(target.value)
+    if None in known or given.value.requires_grad:
+        return
+    is_whole = bool((given.value == given.value.round()).all())
+    is_share = known[1][0] >= 0 and known[1][1] <= 1  # type: ignore[index]
+    if is_whole and is_share and not bool((target.value == target.value.round()).all()):
+        yield (
+            f"{source} holds whole numbers and {name} shares: the loss takes the output of the "
+            f"model first, and the target second, loss({name}, {source}); then see that the target "
+            "holds 0 and 1."
+        )
 
 
 _ACTIVATIONS = {
@@ -175,6 +204,11 @@ SITUATIONS: dict[str, Situation] = {
         ("is_column", "Give {name} the column: {name_it}.unsqueeze(1)."),
         ("is_column", "Or take it out of the scores: {source_it}.squeeze(1)."),
         ("is_row", "Take the column out: {name_it}.squeeze(1)."),
+        (
+            "order",
+            "If its dimensions stand in another order, put them in that of {source}: "
+            "{name_it}.{order}.",
+        ),
         ("lacking", "Give {name} the dimension of one: {name_it}.{lacking}."),
         ("batch", "{batch}"),
         (

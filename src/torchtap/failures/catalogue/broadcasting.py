@@ -13,8 +13,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from torchtap.core.text import typed
+from torchtap.failures.catalogue.products import undone_transpose
 from torchtap.failures.derived_shapes import shaped_operands, tensors_inside
 from torchtap.failures.failure import Explanation, Failure
+from torchtap.failures.lost_dimensions import batch_taken_out
 from torchtap.failures.operands import (
     Operand,
     bounds_of,
@@ -31,8 +33,9 @@ from torchtap.failures.rearrangements import (
     maps_of_one_size,
     samples_of_one_batch,
     several_for_one,
+    turned_channels,
 )
-from torchtap.failures.reductions import with_its_dimension
+from torchtap.failures.reductions import over_another_dimension, with_its_dimension
 from torchtap.failures.situation_row import Situation, SituationRow
 from torchtap.failures.traceback_frame import MISSING
 
@@ -50,6 +53,8 @@ def _broadcast(failure: Failure, found: re.Match[str]) -> Explanation:
         return Explanation(
             f"Two of the operands have {said}.",
             (
+                *_weights_of_a_loss(failure),
+                *_mask_of_attention(failure),
                 *_tables(failure, found, None),
                 "Give all operands one size there, or size 1, which is repeated.",
             ),
@@ -79,6 +84,7 @@ def _ways(failure: Failure, found: re.Match[str], chosen: Sequence[Operand]) -> 
         smaller, larger = (a, b) if int(found["a"]) == sizes[0] else (b, a)
         of_channels = list(_of_channels(larger, sizes, chosen))
         of_batches = [
+            *_one_more(larger, sizes, chosen),
             *([] if _is_of_a_loss(failure) else _pairs_of_points(a, b, chosen)),
             samples_of_one_batch(sizes),
             *several_for_one(smaller, *sizes),
@@ -91,9 +97,45 @@ def _ways(failure: Failure, found: re.Match[str], chosen: Sequence[Operand]) -> 
         *ways,
     ]
     if all(isinstance(one.value, Tensor) for one in chosen) and not classes:
-        fitting = _fitting(failure, a, b, chosen[0].value, chosen[1].value)
+        fitting = list(_fitting(failure, a, b, chosen[0].value, chosen[1].value))
         ways = list(dict.fromkeys([*fitting, *ways]))
-    return [*_reductions(failure, chosen), *ways]
+        lost = batch_taken_out(failure) if not fitting else ""
+        ways = [*ways[:-1], *([lost] if lost else []), ways[-1]]
+    return [*_reductions(failure, chosen), *_padded_block(failure, chosen), *ways]
+
+
+def _weights_of_a_loss(failure: Failure) -> Iterator[str]:
+    """Yield where the weights of a binary loss may stand among the dimensions of its input."""
+    given = failure.operand("input")
+    is_loss = any(one.code.co_name.startswith("binary_cross_entropy") for one in failure.frames)
+    for name in ("pos_weight", "weight") if is_loss else ():
+        one = failure.operand(name)
+        if not isinstance(one.value, Tensor) or not isinstance(given.value, Tensor):
+            continue
+        shape, whole = list(one.value.shape), list(given.value.shape)
+        if not broadcasts(shape, whole):
+            text = failure.name_of(one)
+            yield from aligned(text, shape, failure.name_of(given), whole)
+            yield f"If {text} is for the last dimension, give it {whole[-1]} numbers."
+
+
+def _mask_of_attention(failure: Failure) -> Iterator[str]:
+    """Yield where a mask of the places of each sample stands among the scores of an attention."""
+    frame = failure.user
+    node = None if frame is None else frame.expression
+    called = getattr(getattr(node, "func", None), "attr", "")
+    if frame is None or not isinstance(node, ast.Call) or called != "scaled_dot_product_attention":
+        return
+    shapes = {one.text: list(one.value.shape) for one in _tensors(shaped_operands(failure))}
+    query, key = (shapes.get(written(one, frame.file), []) for one in (*node.args, node)[:2])
+    named = [one.value for one in node.keywords if one.arg == "attn_mask"]
+    for one in (*named, *node.args[3:4]):
+        text = written(one, frame.file)
+        if len(query) == 4 and key and shapes.get(text) == [query[0], key[-2]]:
+            yield (
+                "If it says which keys of each sample are seen, say where they stand: "
+                f"{grouped(text)}[:, None, None, :]."
+            )
 
 
 def _reductions(failure: Failure, chosen: Sequence[Operand]) -> Iterator[str]:
@@ -101,7 +143,9 @@ def _reductions(failure: Failure, chosen: Sequence[Operand]) -> Iterator[str]:
     for one, other in (chosen, chosen[::-1]):
         if isinstance(other.value, Tensor):
             shape = list(one.value.shape) if isinstance(one.value, Tensor) else None
-            way = with_its_dimension(failure, one, list(other.value.shape), shape)
+            wanted = list(other.value.shape)
+            way = with_its_dimension(failure, one, wanted, shape)
+            way = way or over_another_dimension(failure, one, wanted)
             if way:
                 yield way
                 return
@@ -204,6 +248,17 @@ def _classes_of_places(failure: Failure, one: Operand, other: Operand) -> Iterat
         )
 
 
+def _one_more(larger: str, sizes: Sequence[int], chosen: Sequence[Operand]) -> Iterator[str]:
+    """Yield the way out where one of two sequences counts a step more."""
+    shapes = [list(one.value.shape) for one in _tensors(chosen)]
+    if len(shapes) == 2 and all(len(one) == 1 for one in shapes) and sizes[1] == sizes[0] + 1 > 3:
+        it = grouped(larger)
+        yield (
+            f"If {larger} counts a step more, such as the state behind the last one, leave that "
+            f"out: {it}[:-1], or {it}[1:] where it is the first."
+        )
+
+
 def _of_channels(larger: str, sizes: Sequence[int], chosen: Sequence[Operand]) -> Iterator[str]:
     """Yield the ways out where one operand has a number for each channel of a picture."""
     shapes = [list(one.value.shape) for one in _tensors(chosen)]
@@ -211,6 +266,14 @@ def _of_channels(larger: str, sizes: Sequence[int], chosen: Sequence[Operand]) -
     if len(shapes) != 2 or not is_of_channels or any(len(one) != 3 for one in shapes):
         return
     low, high = sizes
+    last = next((one for one in shapes if one[1:] != [1, 1] and one[-1] == low), None)
+    if last is not None and last[0] == high:
+        yield (
+            f"If the channels of {larger} stand last, put them first: "
+            f"{grouped(larger)}.movedim(-1, 0)."
+        )
+        yield "If they are to stay there, give the numbers without dimensions of one behind them."
+        return
     channels = next((one[0] for one in shapes if one[1:] != [1, 1]), high)
     if channels == high == 4:
         yield (
@@ -274,7 +337,10 @@ def _channels_of_a_block(
     """Yield the convolution of a shortcut, where what a module returns has other channels."""
     for one, other in (chosen, chosen[::-1]):
         is_map = isinstance(one.value, Tensor) and one.value.dim() == 4
-        if is_map and other.value is MISSING and found["dim"] == "1":
+        is_made = other.value is MISSING or (
+            is_map and _is_computed(other) and other.value.shape[2:] == one.value.shape[2:]
+        )
+        if is_map and is_made and found["dim"] == "1" and not _is_computed(one):
             mine, theirs = (
                 (found["a"], found["b"]) if one is chosen[0] else (found["b"], found["a"])
             )
@@ -285,9 +351,42 @@ def _channels_of_a_block(
             )
 
 
+def _is_computed(operand: Operand) -> bool:
+    """Return whether the shape of an operand is known, and not its value."""
+    return isinstance(operand.value, Tensor) and operand.value.is_meta
+
+
 def _compares(failure: Failure) -> bool:
     node = failure.frames[failure.operands[0].depth].expression if failure.operands else None
     return isinstance(node, ast.Compare)
+
+
+def _padded_block(failure: Failure, chosen: Sequence[Operand]) -> Iterator[str]:
+    """Yield the padding of a convolution that made a map smaller than the one it is added to."""
+    for one, other in (chosen, chosen[::-1]):
+        frame, node = failure.frames[one.depth], _parsed(one.text)
+        layer = frame.value_of(node.func) if isinstance(node, ast.Call) else None
+        if not isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d) or not _tensors([one, other]):
+            continue
+        is_odd = all(size % 2 for size in layer.kernel_size)
+        pairs = [list(held.value.shape[2:]) for held in _tensors([other, one])]
+        lost = [
+            step * (size - 1) for step, size in zip(layer.dilation, layer.kernel_size, strict=True)
+        ]
+        is_cut = len(pairs) == 2 and [a - b for a, b in zip(*pairs, strict=False)] == lost
+        if is_odd and is_cut and set(layer.stride) == {1}:
+            variable = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+            yield (
+                f"If {variable} is to keep the size of its input, pad it: {variable} with "
+                "padding='same'."
+            )
+
+
+def _parsed(text: str) -> ast.expr | None:
+    try:
+        return ast.parse(text, mode="eval").body
+    except (SyntaxError, ValueError):
+        return None
 
 
 def _for_each_sample(
@@ -416,10 +515,12 @@ def _fitting(failure: Failure, a: str, b: str, one: Tensor, other: Tensor) -> It
             yield from hidden or aligned(name, low.shape, whole, high.shape)
         return
     if _is_product(failure):
+        yield from undone_transpose(failure)
         yield from exchanged(b, other.shape, [*one.shape[:-2], one.shape[-1], other.shape[-1]])
         yield from exchanged(a, one.shape, [*other.shape[:-2], one.shape[-2], other.shape[-2]])
         return
-    ways = [*exchanged(b, other.shape, one.shape), *_of_a_block(a, b, one, other)]
+    ways = [*turned_channels(a, one.shape, b, other.shape)]
+    ways = ways or [*exchanged(b, other.shape, one.shape), *_of_a_block(a, b, one, other)]
     if not ways and one.numel() == other.numel():
         reshaped = f"{grouped(b)}.reshape({grouped(a)}.shape)"
         ways = [f"Bring them to one shape, if the order is the same: {reshaped}."]
@@ -475,7 +576,8 @@ def _of_a_block(a: str, b: str, one: Tensor, other: Tensor) -> Iterator[str]:
         (have - 1) // steps[0] + 1 == want
         for have, want in zip(large.shape[2:], small.shape[2:], strict=True)
     )
-    if fits and (steps[0] > 1 or large.shape[1] != small.shape[1]):
+    is_known = steps[0] > 1 or not (one.is_meta or other.is_meta)
+    if fits and is_known and (steps[0] > 1 or large.shape[1] != small.shape[1]):
         stride = f", stride={steps[0]}" if steps[0] > 1 else ""
         yield (
             f"If {name} is the shortcut of a block, bring it to the shape of the other by a "

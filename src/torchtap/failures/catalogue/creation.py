@@ -7,7 +7,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from torch import Tensor
+
 from torchtap.failures.failure import Failure
+from torchtap.failures.lost_dimensions import kept_dimension
 from torchtap.failures.operands import Operand
 from torchtap.failures.parsed_source import grouped, written
 from torchtap.failures.situation_row import Situation, SituationRow
@@ -29,13 +32,47 @@ def _given(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
 
 def _scalar(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     """The tensor without dimensions, as the program calls it."""
-    operand = next(iter(failure.tensors), Operand("the tensor"))
-    is_loop = failure.text.startswith("iteration")
+    operand, is_loop = next(iter(failure.tensors), None), failure.text.startswith("iteration")
+    text = failure.name_of(operand) if operand is not None else _without_dimensions(failure)
+    frame = failure.user
+    # What a function was given may be a tensor or several, and it goes through each in turn.
+    is_given = frame is not None and text in frame.code.co_varnames[: frame.code.co_argcount]
     return {
-        "name": failure.name_of(operand),
-        "is_known": bool(failure.tensors) and not is_loop,
+        "name": text or "the tensor",
+        "squeezed": _squeezed(failure) if is_loop else "",
+        "is_known": bool(text) and not is_loop and not failure.text.startswith("len("),
+        "is_counted": bool(text) and failure.text.startswith("len("),
         "is_loop": is_loop,
+        "is_nested": is_loop and (is_given or not text),
+        "is_single": is_loop and bool(text),
     }
+
+
+def _without_dimensions(failure: Failure) -> str:
+    """Return what a line goes through, indexes or counts, as it is written; empty if not known."""
+    frame = failure.user
+    node = None if frame is None else frame.expression
+    if frame is None:
+        return ""
+    match node:
+        case ast.Subscript(value=base):
+            return written(base, frame.file)
+        case ast.Call(func=ast.Name("len" | "list" | "tuple"), args=[base]):
+            return written(base, frame.file)
+    loop = frame.loop
+    over = loop.iter if isinstance(loop, ast.For) and loop.lineno == frame.line else node
+    held = frame.value_of(over) if over is not None else None
+    is_it = isinstance(held, Tensor) and not held.dim()
+    return written(over, frame.file) if is_it and over is not None else ""
+
+
+def _squeezed(failure: Failure) -> str:
+    """Return the way to keep a dimension that squeeze() took of what is gone through."""
+    frame, text = failure.user, _without_dimensions(failure)
+    if frame is None or not text:
+        return ""
+    value = frame.own_names.get(text)
+    return kept_dimension(failure, Operand(text, value, frame.depth), 1)
 
 
 def _wrapped(failure: Failure) -> str:
@@ -100,11 +137,14 @@ SITUATIONS: dict[str, Situation] = {
     "index of a scalar": SituationRow(
         "{name} is a single number, a tensor without dimensions, and has nothing to index, count "
         "or go through.",
+        ("is_counted", "If it may hold one number, count its elements: {name_it}.numel()."),
+        ("squeezed", "{squeezed}"),
         (
-            "is_loop",
+            "is_nested",
             "If a function goes through tuples and lists of tensors, as of states, let it end at a "
             "tensor: if isinstance(x, torch.Tensor), before it goes on.",
         ),
+        ("is_single", "If it may hold one number: go through {name_it}.reshape(-1)."),
         (
             "is_loop",
             "If there are to be several numbers, find where the dimension was lost: x[:1] for "

@@ -62,7 +62,7 @@ def _dimension(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     squeezed = kept_dimension(failure, operand, wanted)
     is_joined = called in ("cat", "concat", "concatenate") and num == 1
     beside = _beside(failure, operand, num)
-    is_sample = num + 1 == wanted and name != "a tensor"
+    is_sample = num + 1 == max([wanted, *_asked(failure)]) and name != "a tensor"
     return {
         "name": name,
         "details": failure.details(operand) if value is not MISSING else (),
@@ -91,11 +91,28 @@ def _ordered(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     # Channels come first in a picture without a batch; in a batch they follow it.
     order.insert(0 if given == 3 else at if given < wanted else at + 1, given - 1)
     is_last = is_named and values == moved and at < wanted - 1 and 2 < given < 7
+    value = failure.argument().value
+    sizes = list(value.shape) if isinstance(value, Tensor) else [0]
+    first = 0 if given == 3 else 1
+    is_done = is_last and sizes[-1] > 4 >= sizes[first % len(sizes)]
+    is_last = is_last and not is_done
     return {
+        "is_done": is_done,
+        "first": first,
         "is_less": given + 1 == wanted and given > 2,
         "is_plain": given + 1 == wanted == 3,
         "order": ", ".join(map(str, order)) if is_last and abs(given - wanted) == 1 else "",
     }
+
+
+def _asked(failure: Failure) -> list[int]:
+    """Return how many dimensions a call needs that names several, as ``(2, 3)`` of a mean."""
+    node = _call(failure)
+    found = []
+    for part in ast.walk(node) if isinstance(node, ast.Call) else ():
+        if isinstance(part, ast.Tuple | ast.List):
+            found += [one.value for one in part.elts if isinstance(one, ast.Constant)]
+    return [one + 1 for one in found if type(one) is int]
 
 
 def _call(failure: Failure) -> ast.AST | None:
@@ -134,6 +151,11 @@ SITUATIONS: dict[str, Situation] = {
             "order",
             "If its {given} dimensions are right, and the channels stand last, name those: "
             "{name_it}.permute({order}).",
+        ),
+        (
+            "is_done",
+            "Its shape is {looks}: if dimension {first} holds the channels already, leave the "
+            "permutation out.",
         ),
         ("is_plain", "If it is a grey picture, give it its channel: {name_it}.unsqueeze(-1)."),
         ("is_less", "If it lacks one, as of a batch, give it before: {name_it}.unsqueeze(0)."),

@@ -250,7 +250,9 @@ def _meaning(failure: Failure, index: Operand, *, is_of_brackets: bool) -> Mappi
     is_one_hot = is_whole and value.dim() == 2 and value.shape[1] > 1 and bounds == (0, 1)
     is_one_hot = is_one_hot and not is_mask and bool((value.sum(1) == 1).all())
     may_fit = fits or not isinstance(held, Tensor) or not is_known
+    is_scores = is_known and not is_whole and value.dim() > 1 and value.shape[-1] > 1
     return {
+        "is_scores": is_scores and not is_of_brackets,
         "is_mask": is_mask,
         "quotient": _quotient(failure, index),
         "is_one_hot": is_one_hot,
@@ -498,6 +500,11 @@ SITUATIONS: dict[str, Situation] = {
         (
             "is_one_hot",
             "If each row marks one of several, as one-hot, take its place: {name_it}.argmax(1).",
+        ),
+        (
+            "is_scores",
+            "It holds numbers between whole ones: if each row holds the scores of classes, take "
+            "the class of the greatest: {name_it}.argmax(-1).",
         ),
         ("quotient", "If it is a quotient of whole numbers, divide without a rest: {quotient}."),
         ("is_position", "Convert it: {name_it}.long()."),

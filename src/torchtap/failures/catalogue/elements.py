@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from torchtap.failures.failure import Failure
@@ -16,7 +17,7 @@ from torchtap.failures.operands import (
     shape_text,
 )
 from torchtap.failures.parsed_source import grouped, written
-from torchtap.failures.situation_row import Situation, SituationRow
+from torchtap.failures.situation_row import Situation, SituationRow, first_of
 
 
 def _indexed(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
@@ -28,11 +29,13 @@ def _indexed(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         return words | {"name": "the tensor", "count": "more"}
     value = frame.value_of(node.value)
     parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+    key = frame.value_of(node.slice)
     count = len([one for one in parts if not _is_new(one)])
     shape = f", {shape_text(value)}" if isinstance(value, Tensor) else ""
     name = written(node.value, frame.file)
     squeezed = kept_dimension(failure, Operand(name, value, frame.depth), count)
     words = {"name": name, "shape": shape, "count": count, "squeezed": squeezed, "single": ""}
+    words |= _of_one_index(written(node.slice, frame.file), key, name)
     is_one_less = isinstance(value, Tensor) and value.dim() + 1 == count and not squeezed
     first = parts[0]
     is_whole = isinstance(first, ast.Slice) and first.lower is first.upper is first.step is None
@@ -40,6 +43,17 @@ def _indexed(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         rest = ", ".join(written(one, frame.file) for one in parts[1:])
         words["single"] = f"{name}[{rest}]"
     return words
+
+
+def _of_one_index(text: str, index: Any, name: str) -> Mapping[str, Any]:
+    """Say what one index stands for that is more than a number: a key, or a mask."""
+    if isinstance(index, str):
+        return {"key": text}
+    is_mask = isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8)
+    if not is_mask or index.dim() < 2:
+        return {}
+    any_of = f"{name}[{grouped(text)}.any(-1)]" if index.dim() == 2 else ""
+    return {"mask": text, "mask_dims": index.dim(), "any_of": any_of}
 
 
 def _is_new(node: ast.expr) -> bool:
@@ -55,6 +69,9 @@ def _grid(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         return {"grid": "x[rows[:, None], columns]"}
     base = written(node.value, frame.file)  # type: ignore[union-attr]
     first, other = (written(one, frame.file) for one in parts)
+    held = frame.value_of(parts[0])
+    if not isinstance(held, Tensor) and not first.startswith("torch."):
+        first = f"torch.as_tensor({first})"
     return {"grid": f"{base}[{grouped(first)}[:, None], {other}]"}
 
 
@@ -116,17 +133,33 @@ SITUATIONS: dict[str, Situation] = {
         "Say the dimension that is meant.",
         about="argument",
     ),
-    "too many indices": SituationRow(
-        "{name}{shape} has {dims} dimensions, and was given {count} indices.",
-        ("squeezed", "{squeezed}"),
-        (
-            "single",
-            "If {name} is one sample without its batch, give it a batch of one, {name_it}."
-            "unsqueeze(0), or leave its index out: {single}.",
+    "too many indices": first_of(
+        SituationRow(
+            "{name}{shape} is a tensor, and {key} is a key: a tensor has no items with names.",
+            "If a dict was meant, find where {name} was given its tensor alone, and take what it "
+            "was taken of.",
+            "If an element is meant, give its number.",
+            when="key",
         ),
-        "If it lost a dimension before, keep it there: keepdim=True of a reduction, x[:1] for "
-        "x[0].",
-        "If it has all its dimensions, give at most {dims} indices, one for each.",
+        SituationRow(
+            "{name}{shape} has {dims} dimensions, and the mask {mask} has {mask_dims}: it stands "
+            "for as many dimensions of {name}.",
+            ("any_of", "If a row is chosen where any of the mask is True: {any_of}."),
+            "If {name} and the mask belong together, make the mask of as many dimensions.",
+            when="mask",
+        ),
+        SituationRow(
+            "{name}{shape} has {dims} dimensions, and was given {count} indices.",
+            ("squeezed", "{squeezed}"),
+            (
+                "single",
+                "If {name} is one sample without its batch, give it a batch of one, {name_it}."
+                "unsqueeze(0), or leave its index out: {single}.",
+            ),
+            "If it lost a dimension before, keep it there: keepdim=True of a reduction, x[:1] for "
+            "x[0].",
+            "If it has all its dimensions, give at most {dims} indices, one for each.",
+        ),
         facts=_indexed,
     ),
     "indices that differ": SituationRow(

@@ -14,6 +14,7 @@ from torchtap.failures.operands import (
     shape_text,
 )
 from torchtap.failures.parsed_source import written
+from torchtap.failures.rearrangements import broadcasts
 from torchtap.failures.situation_row import Situation, SituationRow
 from torchtap.failures.traceback_frame import MISSING
 
@@ -34,7 +35,16 @@ def _pair(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     names = [failure.name_of(one) for one in failure.tensors[:2]]
     names += ["a", "b"][len(names) :]
     shapes = " and ".join(shape_text(one.value) for one in failure.tensors[:2])
-    return {"a_name": names[0], "b_name": names[1], "shapes": shapes}
+    sizes = [list(one.value.shape) for one in failure.tensors[:2]]
+    is_pair = len(sizes) == 2 and min(map(len, sizes)) > 1
+    return {
+        "a_name": names[0],
+        "b_name": names[1],
+        "shapes": shapes,
+        "is_equal": len(sizes) == 2 and max(map(len, sizes)) > 1 and broadcasts(*sizes),
+        "fits": not is_pair or sizes[0][-1] == sizes[1][-2],
+        "fits_turned": is_pair and sizes[0][-1] == sizes[1][-1] != sizes[1][-2],
+    }
 
 
 def _product(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
@@ -64,8 +74,12 @@ def _einsum(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
 SITUATIONS: dict[str, Situation] = {
     "vectors alone": SituationRow(
         "torch.dot takes two vectors, and got tensors of {given} and {other} dimensions.",
-        "For a product of matrices: {a_name_it} @ {b_name_it}.",
-        "For one product for each row: ({a_name_it} * {b_name_it}).sum(-1).",
+        ("is_equal", "For one product for each row: ({a_name_it} * {b_name_it}).sum(-1)."),
+        ("fits", "For a product of matrices: {a_name_it} @ {b_name_it}."),
+        (
+            "fits_turned",
+            "For the products of each row with each: {a_name_it} @ {b_name_it}.mT.",
+        ),
         about="tensors",
         facts=_pair,
     ),

@@ -11,9 +11,11 @@ from typing import Any
 from torch import Tensor, nn
 
 from torchtap.failures.failure import Explanation, Failure
+from torchtap.failures.lost_dimensions import computed_from
 from torchtap.failures.operands import Operand, bounds_of
 from torchtap.failures.parsed_source import grouped, written
 from torchtap.failures.situation_row import Situation, SituationRow
+from torchtap.failures.traceback_frame import TracebackFrame
 
 
 def _span(operand: Operand) -> str:
@@ -60,6 +62,7 @@ def _ways_of_rows(
     if high is not None and rows is not None and high <= rows:
         return
     if is_position and rows is not None:
+        yield from _counted_elsewhere(failure, rows)
         yield f"Give shorter sequences: {rows} positions at most (truncation=True)."
     if low == 1 and high == (rows or 0) + 1:
         yield f"If they are counted from 1, count them from 0: {name} - 1."
@@ -87,6 +90,46 @@ def _ways_of_rows(
         )
     if not is_position:
         yield "If they are tokens, check the vocabulary of the tokenizer against that of the model."
+
+
+def _counted_elsewhere(failure: Failure, rows: int) -> Iterator[str]:
+    """Yield the dimension that positions may count, where arange counts another of a tensor."""
+    for frame, node in computed_from(failure):
+        match node:
+            case ast.Call(func=ast.Attribute(attr="arange"), args=[count, *_]):
+                base, dim = _size_of(count)
+            case _:
+                continue
+        held = frame.value_of(base) if base is not None else None
+        if base is None or not isinstance(held, Tensor) or held.dim() < 2:
+            continue
+        own = dim % held.dim()
+        other = next((at for at in (1, 0) if at != own and 1 < held.shape[at] <= rows), None)
+        if other is not None and held.shape[own] > rows:
+            text = written(base, frame.file)
+            yield (
+                f"{written(node, frame.file)} counts dimension {own} of {text}: if the positions "
+                f"stand in dimension {other}, torch.arange({grouped(text)}.size({other}))."
+            )
+            return
+
+
+def _size_of(node: ast.expr) -> tuple[ast.expr | None, int]:
+    """Return the tensor and the dimension whose size an expression is."""
+    match node:
+        case ast.Call(func=ast.Name("len"), args=[base]):
+            return base, 0
+        case ast.Call(func=ast.Attribute(value=base, attr="size"), args=[dim]):
+            pass
+        case ast.Subscript(value=ast.Attribute(value=base, attr="shape"), slice=dim):
+            pass
+        case _:
+            return None, 0
+    try:
+        at = ast.literal_eval(dim)
+    except ValueError:
+        return None, 0
+    return (base, at) if type(at) is int else (None, 0)
 
 
 def _has_gaps(value: Any, rows: int | None) -> bool:
@@ -166,6 +209,8 @@ def _ways_of_an_index(failure: Failure, dim: int | None, size: int) -> Iterator[
     index = next((one for one in rest if isinstance(one.value, Tensor)), None)
     frame = failure.frames[held.depth] if failure.operands else None
     node = None if frame is None else frame.expression
+    if index is None and frame is not None:
+        index = _viewed(rest, frame)
     if index is None:
         if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Name):
             text = written(node.value)
@@ -174,6 +219,8 @@ def _ways_of_an_index(failure: Failure, dim: int | None, size: int) -> Iterator[
     name, text = failure.name_of(held), failure.name_of(index)
     span = bounds_of(index.value)
     is_marked = getattr(getattr(node, "func", None), "attr", "").startswith("scatter")
+    if is_marked and span is not None and span[0] >= 1 and span[1] == size:
+        yield f"If {text} counts from 1, count from 0: {grouped(text)} - 1."
     if is_marked and span is not None and span[0] >= 0 and dim is not None:
         yield (
             f"If {text} holds classes, give each a place: {int(span[1]) + 1} or more in dimension "
@@ -202,6 +249,28 @@ def _ways_of_an_index(failure: Failure, dim: int | None, size: int) -> Iterator[
         yield f"Check that dimension {dim} is the one that is meant, and not {others[0]}."
 
 
+def _viewed(operands: list[Operand], frame: TracebackFrame) -> Operand | None:
+    """Return an index with the value of what it is a view of, as ``y`` of ``y.unsqueeze(1)``."""
+    for one in operands:
+        match _parsed(one.text):
+            case ast.Call(func=ast.Attribute(value=base, attr="unsqueeze" | "view" | "reshape")):
+                value = frame.value_of(base)
+            case ast.Subscript(value=base, slice=ast.Tuple()):
+                value = frame.value_of(base)
+            case _:
+                continue
+        if isinstance(value, Tensor) and not value.is_floating_point():
+            return one._replace(value=value)
+    return None
+
+
+def _parsed(text: str) -> ast.expr | None:
+    try:
+        return ast.parse(text, mode="eval").body
+    except (SyntaxError, ValueError):
+        return None
+
+
 def _dimension(failure: Failure, said: int, size: int) -> int | None:
     """The dimension of the tensor: of several indices, PyTorch counts the indexed ones alone."""
     node = failure.frames[-1].expression
@@ -228,7 +297,8 @@ def _mask(failure: Failure, found: re.Match[str]) -> Explanation:
         there = f"{whole}[{':, ' * fitting[0]}{name}]"
         dims = " and ".join(map(str, range(fitting[0], fitting[0] + len(mask))))
         ways.append(f"If its dimensions are the dimensions {dims} of {whole}, say so: {there}.")
-    ways += _masks_that_fit(whole, name, [int(one) for one in mask], [int(one) for one in shape])
+    sizes = [int(one) for one in mask], [int(one) for one in shape]
+    ways += _masks_that_fit(whole, name, *sizes, is_placed=at > 0)
     ways.append(
         f"Make {name} of their size, {' x '.join(met)}, where it is made or resized."
         if len(met) == len(mask)
@@ -242,7 +312,9 @@ def _mask(failure: Failure, found: re.Match[str]) -> Explanation:
     )
 
 
-def _masks_that_fit(whole: str, name: str, mask: list[int], shape: list[int]) -> Iterator[str]:
+def _masks_that_fit(
+    whole: str, name: str, mask: list[int], shape: list[int], *, is_placed: bool
+) -> Iterator[str]:
     """Yield the forms of a mask that stand for the first dimensions, or for all."""
     it = grouped(name)
     if len(mask) > 1 and mask[-1] == 1 and mask[:-1] == shape[: len(mask) - 1]:
@@ -252,11 +324,10 @@ def _masks_that_fit(whole: str, name: str, mask: list[int], shape: list[int]) ->
     if len(mask) == 1 < len(shape) and mask[0] == math.prod(shape):
         shaped = f"{whole}[{it}.reshape({whole}.shape)]"
         yield f"If {whole} was flattened where the mask was made: {shaped}."
-    is_map = len(mask) == 2 < len(shape) and mask != shape[-2:] and min(mask) > 1
-    if is_map:
-        height, width = shape[-2:]
-        resized = f"F.interpolate({it}[None, None].float(), size=({height}, {width}))[0, 0] > 0.5"
-        yield f"If it is the mask of a picture of another size, resize it: {resized}."
+    if len(mask) == 2 and mask[::-1] == shape[:2] and mask != shape[:2]:
+        yield f"If its dimensions stand in the other order: {whole}[{it}.mT]."
+    yield from _shifted(whole, name, mask, shape)
+    yield from _of_another_picture(whole, it, mask, shape, is_placed=is_placed)
     if len(mask) > 1 and mask[0] == shape[0] and 1 < mask[1] < shape[1] and len(shape) == 3:
         yield (
             f"If the model put further places into the sequence, such as those of a picture, make "
@@ -267,6 +338,35 @@ def _masks_that_fit(whole: str, name: str, mask: list[int], shape: list[int]) ->
         yield "If one of them counts a class or a token more, count it in both, or in neither."
     if len(mask) > 1 and math.prod(mask) == shape[0]:
         yield f"If {whole} was flattened, flatten it as well: {whole}[{it}.flatten()]."
+
+
+def _of_another_picture(
+    whole: str, it: str, mask: list[int], shape: list[int], *, is_placed: bool
+) -> Iterator[str]:
+    """Yield the way to bring the mask of a picture to the size of another."""
+    is_picture = (len(shape) == 3 and shape[0] in (1, 3, 4)) or len(shape) == 4
+    if is_picture and len(mask) == 2 and mask != shape[-2:] and min(mask) > 1:
+        height, width = shape[-2:]
+        resized = f"F.interpolate({it}[None, None].float(), size=({height}, {width}))[0, 0] > 0.5"
+        if is_placed:
+            yield f"If it is the mask of a picture of another size, resize it: {resized}."
+            return
+        yield (
+            "If it is the mask of a picture of another size, resize it, and choose in the last two "
+            f"dimensions: {whole}[..., {resized}]."
+        )
+
+
+def _shifted(whole: str, name: str, mask: list[int], shape: list[int]) -> Iterator[str]:
+    """Yield the cut where one of two sequences has one place more than the other."""
+    if len(mask) != 2 or len(shape) < 2 or mask[0] != shape[0] or abs(mask[1] - shape[1]) != 1:
+        return
+    larger, other = (whole, name) if shape[1] > mask[1] else (name, whole)
+    it = grouped(larger)
+    yield (
+        f"If {larger} has one place more than {other}, as where each predicts the next, leave out "
+        f"the last, {it}[:, :-1], or the first, {it}[:, 1:]."
+    )
 
 
 def _picked(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:

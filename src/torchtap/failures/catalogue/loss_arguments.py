@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from torchtap.failures.failure import Failure
+from torchtap.failures.rearrangements import aligned
 from torchtap.failures.situation_row import Situation, SituationRow
 
 _REDUCTIONS = {"avg": "mean", "average": "mean", "elementwise_mean": "mean", "None": "none"}
@@ -30,8 +31,12 @@ def _margin(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
 
 def _weight(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     wanted = [int(one) for one in re.findall(r"\d+", found["wanted"])]
-    is_of_samples = len(wanted) > 1 and int(found["given"]) == wanted[0]
-    return {"is_of_samples": is_of_samples, "last": wanted[-1] if wanted else 1}
+    one = failure.operand("weight")
+    shape = list(one.value.shape) if isinstance(one.value, Tensor) else []
+    return {
+        "ways": tuple(aligned(failure.name_of(one), shape, "the input", wanted) if shape else ()),
+        "last": wanted[-1] if wanted else 1,
+    }
 
 
 def _classes(failure: Failure) -> int:
@@ -102,11 +107,7 @@ SITUATIONS: dict[str, Situation] = {
     "weight of a loss": SituationRow(
         "A weight of shape {shape} is multiplied with what has the shape {wanted}: it has {given} "
         "in the last dimension, which is {last} there.",
-        (
-            "is_of_samples",
-            "If it weighs samples, give it the dimension of the rest: weight[:, None].",
-        ),
-        "Give one weight for each of the {last} in the last dimension.",
+        "If it is for the last dimension, give it one weight for each of the {last} there.",
         about="weight",
         facts=_weight,
     ),

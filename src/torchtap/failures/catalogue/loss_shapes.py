@@ -49,6 +49,7 @@ def _batch(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     rows, wanted = int(found["given"]), int(found["wanted"])
     return {
         **names_of_loss(failure, found),
+        **_without_rows(failure.operand("target").value, rows),
         "is_over_time": _is_over_time(given.value, failure.operand("target").value),
         "is_unflattened": _is_unflattened(failure, rows),
         "wanted_shape": shape_text(failure.operand("target").value) or f"{wanted} rows",
@@ -57,14 +58,22 @@ def _batch(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         "mixed": _mixing_reshape(given.value, rows, wanted),
         "times": rows // wanted if wanted and rows % wanted == 0 else 0,
         "steps": _steps(given.value, rows, wanted),
-        "is_shifted": rows == wanted + 1,
+        "is_shifted": rows == wanted + 1 > 1,
         **_target_of_steps(given.value, rows, wanted),
     }
+
+
+def _without_rows(target: Any, rows: int) -> Mapping[str, Any]:
+    """Say that a target has no dimension, and stands for one row or for all."""
+    is_number = isinstance(target, Tensor) and not target.dim()
+    return {"is_number": is_number and rows == 1, "is_for_all": is_number and rows > 1}
 
 
 def _target_of_steps(scores: Any, rows: int, wanted: int) -> Mapping[str, Any]:
     """Tell a target of one step more, and a map of another size, from a batch that is smaller."""
     before = next((one for one in _reshapes_before(scores) if len(one) > 2), None)
+    if not wanted:
+        return dict.fromkeys(("longer", "map", "batch", "joined", "is_places"), "")
     words = {"longer": "", "map": "", "batch": "", "joined": _joined_below(scores, rows, wanted)}
     words["is_places"] = "yes" if min(rows, wanted) > 1 and rows % wanted else ""
     if before is None:
@@ -286,6 +295,12 @@ SITUATIONS: dict[str, Situation] = {
     ),
     "batch of a loss": SituationRow(
         "{source} has {given} rows and {name} has {wanted}: {wanted_shape}.",
+        ("is_number", "{name} is one number: give it the batch, {name_it}.reshape(1)."),
+        (
+            "is_for_all",
+            "{name} is one number: give one for each row; if all have this class, "
+            "{name_it}.expand({given}).",
+        ),
         ("is_unflattened", "Flatten the target as well: {name_it}.flatten()."),
         (
             "is_over_time",
@@ -315,7 +330,7 @@ SITUATIONS: dict[str, Situation] = {
         ),
         (
             "times",
-            "If each sample is to give one row, keep the batch where {source} was reshaped: "
+            "If {source} was reshaped, and each sample is to give one row, keep the batch there: "
             "flatten(1), and not view(-1, n).",
         ),
         (

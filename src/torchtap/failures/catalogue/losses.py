@@ -30,22 +30,32 @@ def names_of_loss(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
 def _classes(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     held, value = found.groupdict(), operands_of_loss(failure)[1].value
     is_known = bounds_of(value) is not None and isinstance(value, Tensor)
+    scores = operands_of_loss(failure)[0].value
+    is_whole = not is_known or bool((value == value.round()).all())
+    # One score for each is a score of yes: there is no second class.
+    is_single = isinstance(scores, Tensor) and scores.dim() == 2 and scores.shape[1] == 1
     return {
         **names_of_loss(failure, found),
         "held": held["given"] or held["other"],
-        "is_broken": is_known and not bool((value == value.round()).all()),
-        "is_whole": not is_known or bool((value == value.round()).all()),
+        "is_broken": is_known and not is_whole,
+        "is_single": is_single,
+        "is_whole": is_whole and not is_single,
     }
 
 
 def _marked(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     """Say whether a target of the shape of the scores has one 1 for each sample, or several."""
     value, words = operands_of_loss(failure)[1].value, names_of_loss(failure, found)
+    given = operands_of_loss(failure)[0].value
+    if isinstance(given, Tensor) and not given.is_floating_point() and given.dim() == 1:
+        none = dict.fromkeys(("is_one", "is_several", "is_values", "is_unknown"), False)
+        return {**words, **none, "span": "", "is_chosen": True}
     bounds = bounds_of(value) if isinstance(value, Tensor) and value.dim() > 1 else None
     is_marks = bounds is not None and bounds[0] >= 0 and bounds[1] <= 1
     is_one = is_marks and bool((value.sum(1) == 1).all())
     return {
         **words,
+        "is_chosen": False,
         "is_one": is_one,
         "is_several": is_marks and not is_one,
         "is_values": bounds is not None and not is_marks,
@@ -131,6 +141,12 @@ def _weight(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
 SITUATIONS: dict[str, Situation] = {
     "class dtype": SituationRow(
         "The loss takes class numbers (int64) as its target, and {name} holds {held_dtype}.",
+        (
+            "is_single",
+            "{source} has one score for each: if it says yes or no, "
+            "F.binary_cross_entropy_with_logits({source}, {name_it}.reshape({source_it}.shape)"
+            ".float()), without a softmax before.",
+        ),
         ("is_whole", "If it holds class numbers, convert it: {name_it}.long()."),
         (
             "is_broken",
@@ -176,6 +192,11 @@ SITUATIONS: dict[str, Situation] = {
     "one-hot of integers": SituationRow(
         "{name} has the shape of the input, so the loss reads it as class probabilities, which are "
         "floats; it holds {given_dtype}.",
+        (
+            "is_chosen",
+            "{source} holds whole numbers too, and no scores: if argmax made them of scores, give "
+            "the loss the scores, [batch, classes]; argmax has no gradient.",
+        ),
         ("is_one", "Give class numbers: {name_it}.argmax(1)."),
         ("is_one", "Give floats: {name_it}.float()."),
         (

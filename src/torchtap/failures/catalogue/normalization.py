@@ -154,7 +154,11 @@ SITUATIONS: dict[str, Situation] = {
     ),
     "dimensions of a norm": SituationRow(
         "{module} takes an input of {wanted}, and got one of {given}D.",
-        ("fitting", "Use the class for {given} dimensions: {variable} = nn.{fitting}(...)."),
+        (
+            "fitting",
+            "If its {given} dimensions are right, use the class for them: {variable} = "
+            "nn.{fitting}(...).",
+        ),
         ("squeezed", "{squeezed}"),
         ("is_single", "Give the model a batch, also of one sample: unsqueeze(0) of its input."),
         "Give the input the dimensions [batch, channels, ...] that it takes.",

@@ -12,10 +12,18 @@ from typing import Any
 from torch import Tensor, nn
 
 from torchtap.failures.failure import Explanation, Failure
+from torchtap.failures.followed_values import steps_of
 from torchtap.failures.linear_inputs import explained
-from torchtap.failures.operands import Operand, has_channels_first
-from torchtap.failures.parsed_source import grouped
-from torchtap.failures.rearrangements import broadcasts, several_for_one
+from torchtap.failures.lost_dimensions import kept_dimension
+from torchtap.failures.operands import Operand, has_channels_first, parts_of_expression
+from torchtap.failures.other_names import other_layer, unread_value
+from torchtap.failures.parsed_source import grouped, written
+from torchtap.failures.rearrangements import (
+    broadcasts,
+    samples_of_one_batch,
+    several_for_one,
+)
+from torchtap.failures.scopes import Expression, scope_of
 from torchtap.failures.situation_row import Situation, SituationRow
 
 _LAST = {3: "NLC", 4: "NHWC", 5: "NDHWC"}
@@ -35,7 +43,7 @@ def _matrices(failure: Failure, found: re.Match[str]) -> Explanation:
     if isinstance(module, nn.Linear) and failure.running and failure.running.is_torch:
         return explained(failure, module)
     left, right = int(found["left"]), int(found["right"])
-    attention = _of_attention(failure, left, right)
+    attention = _of_attention(failure, left, right) or _of_batches(failure, found)
     if attention is not None:
         return attention
     chosen, is_linear = _factors(failure, left, right)
@@ -53,11 +61,34 @@ def _matrices(failure: Failure, found: re.Match[str]) -> Explanation:
         f"{names[1]}, which is {right}.",
         (
             *vectors,
+            *undone_transpose(failure),
             *_transposed(names, values, is_linear=is_linear),
             f"Make what produces {names[0]} or {names[1]} so wide that the two numbers are equal.",
         ),
         failure.details(),
     )
+
+
+def _of_batches(failure: Failure, found: re.Match[str]) -> Explanation | None:
+    """Explain a product of batches, where the batches differ and the matrices fit."""
+    parts = found.groupdict()
+    if not parts.get("n") or parts["n"] == parts["m"] or parts["left"] != parts["right"]:
+        return None
+    names = [failure.name_of(one) for one in failure.tensors[:2]]
+    a, b = names if len(names) == 2 else ("the first", "the second")
+    return Explanation(
+        f"bmm multiplies each matrix of {a} by one of {b}, and there are {parts['n']} and "
+        f"{parts['m']}.",
+        (
+            samples_of_one_batch((int(parts["n"]), int(parts["m"]))),
+            *several_for_one(a if int(parts["n"]) < int(parts["m"]) else b, *_sorted(parts)),
+        ),
+        failure.details(),
+    )
+
+
+def _sorted(parts: Mapping[str, str]) -> list[int]:
+    return sorted((int(parts["n"]), int(parts["m"])))
 
 
 def _of_attention(failure: Failure, left: int, right: int) -> Explanation | None:
@@ -146,6 +177,30 @@ def _transposed(names: list[str], values: list[object], *, is_linear: bool) -> I
         yield f"To sum over the {rows}, transpose {names[0]}: {left}.mT{shape}."
 
 
+def undone_transpose(failure: Failure) -> Iterator[str]:
+    """Yield the transpose of the last dimensions, where a product has one of two others."""
+    node = failure.frames[failure.operands[0].depth].expression if failure.operands else None
+    match node:
+        case ast.BinOp(left=left, op=ast.MatMult(), right=right):
+            pass
+        case ast.Call(func=ast.Attribute(attr="matmul"), args=[left, right]):
+            pass
+        case _:
+            return
+    frame = failure.frames[failure.operands[0].depth]
+    one = frame.value_of(left)
+    match right:
+        case ast.Call(func=ast.Attribute(value=base, attr="transpose" | "permute" | "swapaxes")):
+            held = frame.value_of(base)
+            if not isinstance(held, Tensor) or not isinstance(one, Tensor):
+                return
+            fits = min(held.dim(), one.dim()) > 2 and held.shape[-1] == one.shape[-1]
+            if fits and broadcasts(held.shape[:-2], one.shape[:-2]):
+                text = grouped(written(base, frame.file))
+                shape = _shape_of_product(one, held.mT)
+                yield f"To sum over the last dimensions, turn those alone: {text}.mT{shape}."
+
+
 def _shape_of_product(one: Tensor, other: Tensor) -> str:
     """Return the shape of a product, as a part of a sentence; empty where the batches differ."""
     if other.dim() < 2:
@@ -178,6 +233,14 @@ def _ways_of_channels(
     """Yield the ways out of a convolution that was given another number of channels."""
     value, module = operand.value, failure.module
     is_single = isinstance(value, Tensor) and value.dim() == len(shape) - 1
+    meant = unread_value(failure, lambda one: one.dim() == len(shape) and one.shape[1] == wanted)
+    if meant:
+        yield meant
+    another = other_layer(failure, lambda one: vars(one)["in_channels"] == given)
+    if another:
+        yield another
+        yield f"If it is to go through it too, give it {wanted} channels, where it is made."
+        return
     is_first = has_channels_first(failure.origin(operand).module)
     yield from [] if is_first else _moved_channels(failure, operand, shape, wanted)
     if isinstance(value, Tensor) and (is_first or shape[-1] != wanted):
@@ -237,9 +300,8 @@ def _given_channels(
     if _maker(failure, operand) or not isinstance(value, Tensor):
         return
     shape, dims = list(value.shape), value.dim() + is_single
-    if is_single and wanted == 1:
-        yield f"Give each its channel: {name}.unsqueeze(1), of a batch of {shape[0]}."
     if is_single:
+        yield from _without_a_dimension(failure, operand, wanted)
         return
     if shape[1] == 1 and wanted == 3:
         grey = f"{name}.expand(-1, 3, {', '.join(['-1'] * (dims - 2))})"
@@ -265,6 +327,46 @@ def _given_channels(
         )
     elif shape[0] == wanted > 1:
         yield "Give it a batch: x.unsqueeze(0), and not x.unsqueeze(1)."
+
+
+def _without_a_dimension(failure: Failure, operand: Operand, wanted: int) -> Iterator[str]:
+    """Yield what a convolution may have lost that was given one dimension less than a batch has."""
+    value, name = operand.value, grouped(failure.name_of(operand))
+    kept = kept_dimension(failure, operand, value.dim() + 1)
+    if kept:
+        yield kept
+        return
+    parts = value.shape[0] // wanted
+    if parts > 1 and value.shape[0] % wanted == 0 and _is_joined(failure):
+        yield (
+            f"If torch.cat joined {parts} pictures of {wanted}, give them a batch: torch.stack in "
+            "its place."
+        )
+    if wanted == 1:
+        yield (
+            f"If it is a batch of {value.shape[0]} with one channel each, give them that: "
+            f"{name}.unsqueeze(1)."
+        )
+        if value.shape[0] == 3:
+            yield (
+                f"If it is one picture in colours, make it grey: {name}.mean(0, keepdim=True), or "
+                ".convert('L') of the picture."
+            )
+
+
+def _is_joined(failure: Failure) -> bool:
+    """Return whether the input of a module was put together by torch.cat in its first dimension."""
+    frame = failure.user
+    scope = None if frame is None else scope_of(frame, failure.frames)
+    for node in parts_of_expression(frame.expression) if frame is not None else ():
+        one = None if scope is None else Expression(node, scope)
+        for step in (one, *steps_of(one)) if one is not None else ():
+            match step.node:
+                case ast.Call(func=ast.Attribute(attr="cat"), args=[_], keywords=[]):
+                    return True
+                case ast.Call(func=ast.Attribute(attr="cat"), args=[_, ast.Constant(value=0)]):
+                    return True
+    return False
 
 
 def _of_rows(
@@ -313,7 +415,10 @@ def _ways_of_dimensions(
     name, num = grouped(failure.name_of(operand)), len(shape)
     channels = getattr(failure.module, "in_channels", None)
     flat = _of_rows(failure, operand, shape, channels, high)
-    if flat:
+    kept = kept_dimension(failure, operand, high) if num < low else ""
+    if kept:
+        yield kept
+    elif flat:
         yield flat
     elif num == low - 1 and channels == 1:
         yield (

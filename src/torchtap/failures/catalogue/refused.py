@@ -257,6 +257,50 @@ def _file(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     }
 
 
+def _asked_for(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    """Say how many were asked for, in which dimension, and which other one has as many."""
+    frame = failure.user
+    node = None if frame is None else frame.expression
+    args = node.args if isinstance(node, ast.Call) else []
+    func = node.func if isinstance(node, ast.Call) else None
+    is_function = isinstance(func, ast.Attribute) and written(func.value) == "torch"
+    args = args[1:] if is_function else args
+    named = {one.arg: one.value for one in getattr(node, "keywords", ())}
+    number = named.get("k") or next(iter(args), None)
+    given = named.get("dim") or next(iter(args[1:]), None)
+    dim = frame.value_of(given) if frame is not None and given is not None else -1
+    count = frame.value_of(number) if frame is not None and number is not None else None
+    value = failure.argument().value
+    shape = list(value.shape) if isinstance(value, Tensor) else []
+    own = dim % len(shape) if shape and type(dim) is int else 0
+    enough = type(count) is int and [
+        at for at, size in enumerate(shape) if at != own and size >= count
+    ]
+    return {
+        "dim": dim if type(dim) is int else -1,
+        "number": written(number) if number is not None else "k",
+        "other": str(enough[0]) if enough and given is not None else "",
+        "more": shape[enough[0]] if enough else "",
+    }
+
+
+def _mask_of_numbers(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    """Say what a mask of numbers may mark: masked_fill takes a mask of what is not kept."""
+    mask, is_where = _mask_name(failure), failure.text.startswith("where")
+    is_filled = not is_where and "masked_select" not in failure.text
+    is_of_tokens = is_filled and "attention" in mask
+    return {
+        "what": "torch.where" if is_where else "masked_fill" if is_filled else "The operation",
+        "kind": (found["given"] or found["other"] or "numbers").lower(),
+        "mask": mask,
+        "seen": f"{grouped(mask)} == 0",
+        "is_seen": is_of_tokens,
+        "is_filled": is_filled,
+        "may_be_seen": is_filled and not is_of_tokens,
+        "is_chosen": not is_filled,
+    }
+
+
 def _mask_name(failure: Failure) -> str:
     """The mask among the operands: the last tensor of masked_fill, the first of where."""
     tensors = failure.tensors
@@ -361,22 +405,18 @@ SITUATIONS: dict[str, Situation] = {
     ),
     "more than there are": SituationRow(
         "More elements were asked for than {name} has in that dimension ({shape}).",
-        "Ask for fewer: min(k, {name_it}.size(-1)), with the dimension that is meant in place of "
-        "-1.",
+        ("other", "If dimension {other} is meant, which has {more}, say so: dim={other}."),
+        "Ask for fewer: min({number}, {name_it}.size({dim})).",
         about="argument",
+        facts=_asked_for,
     ),
     "mask of numbers": SituationRow(
         "{what} takes a mask of booleans, and got {kind}.",
-        "Make booleans of it: {mask_it} > 0, or {mask_it}.bool().",
-        facts=lambda failure, found: {
-            "what": "torch.where"
-            if failure.text.startswith("where")
-            else "The operation"
-            if "masked_select" in failure.text
-            else "masked_fill",
-            "kind": (found["given"] or found["other"] or "numbers").lower(),
-            "mask": _mask_name(failure),
-        },
+        ("is_seen", "If 1 marks what is kept, as a tokenizer says it, fill the rest: {seen}."),
+        ("is_filled", "If 1 marks what is filled, make booleans of it: {mask_it} > 0."),
+        ("may_be_seen", "If 1 marks what is kept, fill the rest: {seen}."),
+        ("is_chosen", "Make booleans of it: {mask_it} > 0, or {mask_it}.bool()."),
+        facts=_mask_of_numbers,
     ),
     "values of an index": SituationRow(
         "Values of shape {given} are written at an index that has the shape {wanted}.",

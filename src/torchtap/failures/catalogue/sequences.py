@@ -46,6 +46,7 @@ def _recurrence(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     is_long = not is_cell and len(shape) > 3
     ones = [at for at in (1, 2, 0) if len(shape) == 4 and shape[at] == 1 and shape[-1] == size]
     return {
+        "is_series": len(shape) == 1 and size == 1 and not is_cell,
         "is_cell": is_cell and int(found["given"]) == 3,
         "whole": type(failure.module).__name__.removesuffix("Cell"),
         "is_flat": is_long and math.prod(shape[2:]) == size and not ones,
@@ -186,6 +187,7 @@ SITUATIONS: dict[str, Situation] = {
             "If the first two say which sequence it is, join them: {name_it}.flatten(0, 1), with "
             "batch_first=True.",
         ),
+        ("is_series", "If it is one series of numbers: {name_it}.unsqueeze(-1)."),
         "Otherwise bring it to [time, batch, features], or [batch, time, features] with "
         "batch_first=True.",
         about="argument",

@@ -127,6 +127,10 @@ def _compared(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     text, held = several[0] if several else (left, one)
     is_pair = isinstance(held, tuple) and len(held) == 2 and type(held) is not tuple
     part = f"{grouped(text)}.indices, or {grouped(text)}.values" if is_pair else ""
+    is_listed = not part and isinstance(held, list | tuple) and bool(held)
+    is_listed = is_listed and all(isinstance(item, int | float) for item in held)
+    if is_listed:
+        part = f"torch.tensor({text})"
     if not part and isinstance(held, list | tuple) and held:
         part = f"{grouped(text)}[0]"
     return {
@@ -135,7 +139,8 @@ def _compared(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         "why": f"{text} is no tensor, but a {type(held).__name__}"
         if several
         else "one is no tensor",
-        "part": part,
+        "part": "" if is_listed else part,
+        "listed": part if is_listed else "",
         "is_other": not part,
     }
 
@@ -244,6 +249,7 @@ SITUATIONS: dict[str, Situation] = {
     "answer of a comparison": SituationRow(
         "The comparison of {left} and {right} gave one answer, and not one for each element: "
         "{why}.",
+        ("listed", "Make a tensor of it: {listed}."),
         ("part", "Take the tensor that is meant: {part}."),
         ("is_other", "Compare two tensors."),
         facts=_compared,

@@ -156,9 +156,10 @@ class ByteQueue:
                 return []
             if not self._is_urgent and self._pause:
                 self._changed.wait_for(lambda: self._is_urgent, self._pause)
-            items, self._is_urgent = list(self._items), False
-            self._items.clear()
-            return items
+            self._is_urgent = False
+            # In one go: the collector may run here, and finish a sink that puts its last item in.
+            items, self._items = self._items, deque()
+            return list(items)
 
     def _hurry(self) -> None:
         self._is_urgent = True

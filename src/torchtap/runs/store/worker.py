@@ -65,11 +65,17 @@ class Worker:
         self._thread.start()
 
     def ask(self, what: str, body: Any = None) -> None:
-        """Have something done once all before it is written, and wait for it."""
+        """Have something done once all before it is written, and wait for it.
+
+        The thread itself asks where the collector runs in it and finishes a sink that was dropped:
+        it cannot wait for itself, and sees to the request when it comes to it.
+        """
         if not self._thread.is_alive():
             return
         request = Request(what, body)
         self._queue.put(request)
+        if threading.current_thread() is self._thread:
+            return
         # The worker sets it whatever happens, also where writing has failed.
         request.done.wait()
         if what in ("close", "abandon"):

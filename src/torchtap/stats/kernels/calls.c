@@ -51,7 +51,7 @@ static PyObject **const OF_CALLS[] = {
     name(requires_grad) name(given) name(number) name(is_in_graph) name(_is_state_taken)           \
     name(_has_trained) name(phase) name(grad_output) name(note_first_call) name(foreign)          \
     name(untyped_storage) name(_cdata) name(clone) name(data) name(witnesses) name(nothing_like)   \
-    name(policy)
+    name(policy) name(is_inference)
 #define DECLARE(name) static PyObject *n_##name;
 NAMES(DECLARE)
 
@@ -466,6 +466,24 @@ static int keeps_values(const State *state) {
     return state->meter == no_meter && state->copies == Py_False;
 }
 
+/* Whether values of a site become records of copies, as where others write into the memory. */
+static int copies_values(const State *state) {
+    return state->meter == no_meter && state->copies == Py_True;
+}
+
+/* Copies a tensor, as core.inference_mode.normal_copy: NULL where Python has to. Clears exceptions:
+   Python meets them again. */
+static PyObject *copy_of(PyObject *tensor) {
+    DLTensor unused;
+    PyObject *copied = NULL, *alias = exchange->look(tensor, &unused) ? NULL : ask(detach, tensor);
+    if (alias && (copied = PyObject_CallMethodObjArgs(alias, n_clone, NULL)) &&
+        is_true(PyObject_CallMethodObjArgs(copied, n_is_inference, NULL)))
+        Py_CLEAR(copied);
+    Py_XDECREF(alias);
+    PyErr_Clear();
+    return copied;
+}
+
 /* Makes a record of a value and hands it on; takes over `kept`. */
 static int emit(const Gradients *self, const State *state, PyObject *step, PyObject *call,
                 PyObject *backward, PyObject *kept, int64_t version) {
@@ -518,16 +536,21 @@ static int keep_gradient(Gradients *self, State *state, PyObject *step, PyObject
     int plain = is_plain_gradient(gradient);
     if (plain < 1)
         return plain;
-    PyObject *number = backward_number(self);
-    int given = number ? has_given(self) : -1;
-    int64_t version = given ? 0 : version_of(gradient);
-    if (given || version < 0) {
+    PyObject *number = backward_number(self), *kept = NULL;
+    int copies = copies_values(state), given = number ? has_given(self) : -1;
+    int64_t version = UNVERSIONED;
+    if (!given && copies && !(kept = copy_of(gradient)))
+        given = 1; /* Python takes it too. */
+    else if (!given && !copies && (version = version_of(gradient)) < 0)
+        given = -1;
+    if (given) {
         Py_XDECREF(number);
         return given == 1 ? 0 : -1;
     }
     state->received++;
     state->seen = 1;
-    return emit(self, state, step, call, number, held(gradient), version) ? -1 : 1;
+    kept = copies ? kept : held(gradient);
+    return emit(self, state, step, call, number, kept, version) ? -1 : 1;
 }
 
 /* Keeps the output of a plain call, as Values.take_plain. */
@@ -556,7 +579,7 @@ static PyObject *deliver_there(Gradients *self, PyObject *state, PyObject *step,
 
 static PyObject *take_gradient(Gradients *self, State *state, PyObject *step, PyObject *call,
                                PyObject *gradient) {
-    if (keeps_values(state)) {
+    if (keeps_values(state) || copies_values(state)) {
         int kept = keep_gradient(self, state, step, call, gradient);
         if (kept)
             return kept < 0 ? NULL : none();
@@ -1142,8 +1165,10 @@ static int take_output(Leaving *self, PyObject *output, PyObject *node, PyObject
     if (plain == 1 && self->gradient && !(table = PyObject_GetAttr(output, n__backward_hooks)))
         plain = -1;
     int keeps = state && keeps_values(state);
-    if (plain == 1 && state && state->copies == Py_None) {
-        plain = (copied = copy_first(self, output, of_view)) != NULL;
+    int copies = state && copies_values(state);
+    if (plain == 1 && state && (copies || state->copies == Py_None)) {
+        copied = copies ? copy_of(output) : copy_first(self, output, of_view);
+        plain = copied != NULL;
         state->seen |= plain;
     } else if (plain == 1 && state && !keeps) {
         plain = measure_at(state, output, PyLong_AsLongLong(step));
@@ -1188,8 +1213,9 @@ static int leave_plain(Leaving *self, PyObject *output, PyObject *number) {
     if (Py_TYPE(output) != tensor_type || PySet_Size(self->busy))
         return 0;
     const State *state = (State *)self->output;
-    int copies = state && state->copies == Py_None && self->policy && state->meter == no_meter;
-    if (state && state->copies != Py_False && (!copies || number))
+    int first = state && state->copies == Py_None && self->policy && state->meter == no_meter;
+    int copies = state && (copies_values(state) || (first && !number));
+    if (state && state->copies != Py_False && !copies)
         return 0;
     int plain = has_trained(self);
     /* The first one is noted here, unless Python has followed it. */

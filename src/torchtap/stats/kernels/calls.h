@@ -26,10 +26,17 @@ PyObject *torchtap_agreement(PyObject *module, PyObject *arguments);
 
 /* Each adds the types and functions of its file to the module; -1 with an exception. */
 int torchtap_add_calls(PyObject *module);
+int torchtap_add_editing(PyObject *module);
 int torchtap_add_facts(PyObject *module);
+int torchtap_add_resting(void);
 int torchtap_add_root(PyObject *module);
 int torchtap_add_saved(PyObject *module);
 int torchtap_add_tables(PyObject *module);
+
+/* Take the hooks of a key out of the tables of these `OwnEntries` for a while, and put them back; -1
+   with an exception. */
+int torchtap_rest(PyObject *entries, PyObject *key);
+int torchtap_wake(PyObject *entries, PyObject *key);
 
 /* ------------------------------------------------------------- what calls.c does for root.c */
 

@@ -1452,7 +1452,8 @@ PyMODINIT_FUNC PyInit__kernel(void) {
     PyObject *module = PyModule_Create(&definition);
     if (module && (torchtap_add_calls(module) || torchtap_add_root(module) ||
                    torchtap_add_tables(module) || torchtap_add_facts(module) ||
-                   torchtap_add_saved(module))) {
+                   torchtap_add_saved(module) || torchtap_add_resting() ||
+                   torchtap_add_editing(module))) {
         Py_DecRef(module);
         return NULL;
     }

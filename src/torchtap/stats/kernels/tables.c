@@ -1,8 +1,8 @@
 /* Our hooks in the tables of modules, hidden from copies: hooks/hidden_handle.py, natively.
  *
  * A watch around one forward puts three entries on each module and takes them off again. Only that is
- * done here; a hook that rests and a copy of a table are left to `hidden_handle.OwnEntries`, of which
- * both make the same objects. The caller holds `tables_lock`.
+ * done here; resting.c has hooks rest, and a copy of a table is left to `hidden_handle.OwnEntries`, of
+ * which both make the same objects. The caller holds `tables_lock`.
  */
 
 #define PY_SSIZE_T_CLEAN
@@ -15,7 +15,8 @@
 #define NAMES(name)                                                                                \
     name(_forward_pre_hooks) name(_forward_pre_hooks_with_kwargs) name(_forward_hooks)             \
     name(_forward_hooks_with_kwargs) name(_forward_hooks_always_called) name(__deepcopy__)         \
-    name(__reduce_ex__) name(with_kwargs) name(always_call) name(keys) name(resting) name(forget)
+    name(__reduce_ex__) name(with_kwargs) name(always_call) name(keys) name(resting) name(forget)   \
+    name(move_to_end)
 #define DECLARE(name) static PyObject *n_##name;
 NAMES(DECLARE)
 
@@ -80,8 +81,10 @@ static PyObject *without(PyObject *keys, PyObject *key) {
 
 static int take_attributes_off(PyObject *table) {
     PyObject *attributes = PyObject_GenericGetDict(table, NULL);
-    int failed = !attributes || PyDict_DelItem(attributes, n___deepcopy__) ||
-                 PyDict_DelItem(attributes, n___reduce_ex__);
+    int moves = attributes ? PyDict_Contains(attributes, n_move_to_end) : -1; /* Once one rested. */
+    int failed = moves < 0 || PyDict_DelItem(attributes, n___deepcopy__) ||
+                 PyDict_DelItem(attributes, n___reduce_ex__) ||
+                 (moves && PyDict_DelItem(attributes, n_move_to_end));
     Py_XDECREF(attributes);
     return failed ? -1 : 0;
 }
@@ -152,11 +155,24 @@ static PyObject *handles_remove(PyObject *op, PyObject *unused) {
     return failed ? NULL : none();
 }
 
+static PyObject *handles_rest(PyObject *op, PyObject *unused) {
+    (void)unused;
+    return torchtap_rest(((Handles *)op)->hooks, ((Handles *)op)->key) ? NULL : none();
+}
+
+static PyObject *handles_wake(PyObject *op, PyObject *unused) {
+    (void)unused;
+    return torchtap_wake(((Handles *)op)->hooks, ((Handles *)op)->key) ? NULL : none();
+}
+
 static PyMethodDef handles_methods[] = {
-    {"remove", handles_remove, METH_NOARGS, "Take the hooks off."}, {NULL, NULL, 0, NULL},
+    {"remove", handles_remove, METH_NOARGS, "Take the hooks off."},
+    {"rest", handles_rest, METH_NOARGS, "Take the hooks out of their tables for a while."},
+    {"wake", handles_wake, METH_NOARGS, "Put the hooks back."},
+    {NULL, NULL, 0, NULL},
 };
 static PyMemberDef handles_members[] = {
-    FIXED(Handles, key), FIXED(Handles, hooks), {NULL, 0, 0, 0, NULL},
+    FIXED(Handles, key), {NULL, 0, 0, 0, NULL},
 };
 static PyType_Slot handles_slots[] = {
     {Py_tp_methods, handles_methods}, {Py_tp_members, handles_members}, LIFE_SLOTS(Handles), {0, NULL},
