@@ -6,7 +6,7 @@ import ast
 import difflib
 import inspect
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -97,9 +97,10 @@ def _ways(
 
 def _has_channels_last(value: Any, layer: nn.Module | None) -> bool:
     """Return whether an array is a picture with its channels behind, as files of pictures are."""
-    shape = getattr(value, "shape", ())
-    is_picture = isinstance(layer, nn.Conv2d) and len(shape) in (3, 4)
-    return is_picture and shape[-1] == layer.in_channels != shape[-3]  # type: ignore[union-attr]
+    shape: Sequence[int] = getattr(value, "shape", ())
+    if not isinstance(layer, nn.Conv2d) or len(shape) not in (3, 4):
+        return False
+    return shape[-1] == layer.in_channels != shape[-3]
 
 
 def _ways_of_parts(
