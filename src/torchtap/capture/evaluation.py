@@ -114,10 +114,11 @@ class Evaluations:
         if self._have_graphs:
             self.graph.phase = ""  # It may have raised.
         if self._early:
-            for tap, number in self._early.items():
+            # In place of a ``clear``: a call in another thread may be counted meanwhile.
+            early, self._early = self._early, Counter()
+            for tap, number in early.items():
                 if tap.has_trained:
                     self.mixed[tap.path] = step, number
-            self._early.clear()
 
 
 class _Graph(threading.local):

@@ -215,14 +215,16 @@ class LossFacts:
             return {}
         graphs = [
             {"operations": [list(one) for one in own], "count": count}
-            for own, count in self._graphs.values()
+            for own, count in list(self._graphs.values())
         ]
-        rows = [self._rows[step] for step in sorted(self._rows)]
+        by_step = self._rows.copy()  # A backward in another thread may add to them.
+        steps = sorted(by_step)
+        rows = [by_step[step] for step in steps]
         return {
             "graphs": graphs,
             "num_kept": self._facts.num_kept,
             "num_steps": self._facts.num_steps,
-            "steps": sorted(self._rows),
+            "steps": steps,
             "values": [_mean([seen.values for seen in own]) for own in rows],
             "copied": [_mean([seen.copied for seen in own]) for own in rows],
             "lowest": [_mean([seen.lowest for seen in own]) for own in rows],

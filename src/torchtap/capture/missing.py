@@ -91,6 +91,7 @@ class Missing:
 
     def found(self) -> Absences:
         """Return the absences: all sites that were selected and not seen, with reasons."""
+        # Copies of what the engine notes: calls in other threads may go on meanwhile.
         absences = [*self._plan.absent]
         # What the plan knows to be absent needs no second reason.
         known = {entry.site for entry in absences}
@@ -98,7 +99,7 @@ class Missing:
             tap = self._engine.hooks.taps[planned.path]
             for port in planned.ports:
                 absences.extend(e for e in self._absent_at(tap, port) if e.site not in known)
-        for marked in filter(None, self._engine.hooks.marks.values()):
+        for marked in filter(None, list(self._engine.hooks.marks.values())):
             for port in marked.filters:
                 absences.extend(self._absent_at(marked, port))
         parts = (
@@ -117,20 +118,20 @@ class Missing:
             yield Absence(Site(name, "output"), reason)
 
     def _moved(self) -> Iterator[Absence]:
-        for path, now in self._engine.moved.items():
+        for path, now in self._engine.moved.copy().items():
             is_known = now is not None and self._plan.aliases.get(now) == path
             reason = _REPLACED if now is None else _MOVED.format(now or ".")
             for port in () if is_known else self._engine.hooks.taps[path].filters:
                 yield Absence(Site(path, port), reason)
 
     def _absent_at(self, tap: Tap, port: str) -> Iterator[Absence]:
-        wanted = (state for (one, _), state in tap.states.items() if state and one == port)
+        wanted = (state for (one, _), state in tap.states.copy().items() if state and one == port)
         states = [state for state in wanted if not _is_untouched(state)]
         for state in states:
             reason = _why_missing(state)
             if reason is not None:
                 yield Absence(state.site, reason)
-        unidentified = {} if port in STATE_PORTS else tap.unidentified
+        unidentified = {} if port in STATE_PORTS else tap.unidentified.copy()
         unseen = list(tap.why_unseen(port))
         yield from unseen
         raised = [] if port in (*STATE_PORTS, "input") else list(tap.why_raised())
@@ -174,12 +175,12 @@ class Missing:
 
     def _unmarked(self) -> Iterator[Absence]:
         for pattern in self._plan.unmatched:
-            if not any(pattern.matches_module(name) for name in self._engine.hooks.marks):
+            if not any(pattern.matches_module(name) for name in list(self._engine.hooks.marks)):
                 for port in pattern.effective_ports:
                     yield Absence(Site(pattern.path, port), "no tt.mark of that name was reached")
 
     def _mixed(self) -> Iterator[Absence]:
-        for path, (step, number) in self._engine.evaluations.mixed.items():
+        for path, (step, number) in self._engine.evaluations.mixed.copy().items():
             yield Absence(
                 Site(path, "output"),
                 f"the first training forward came after {number} evaluation forwards of the same "

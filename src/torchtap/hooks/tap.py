@@ -206,29 +206,29 @@ class Tap:
         wanted = chosen is not None and chosen.accepts(leaf)
         state = self._make(port, leaf) if wanted else None
         # Noted also where it is not wanted, so that the filters are asked once for each leaf.
-        self.states[port, leaf] = state
-        return state
+        # The first of several threads that come here at once makes it.
+        return self.states.setdefault((port, leaf), state)
 
     def instead(self, port: str) -> str:
         """Return the end of a reason: what to select where no leaf of a port fitted."""
         filters = self.filters.get(port)
         if filters is None or filters.is_open:
             return ""
-        leaves = [leaf for one, leaf in self.states if one == port and leaf]
+        leaves = [leaf for one, leaf in list(self.states) if one == port and leaf]
         sites = [repr(str(Site(self.path, port, leaf))) for leaf in leaves or [""]]
         return f"; there is {', '.join(sites[:3])}"
 
     def why_unseen(self, port: str) -> Iterator[Absence]:
         """Yield an absence for each wanted place of a port where no look was taken."""
         side, verb = (TAKEN, "took") if port.endswith("input") else (RETURNED, "returned")
-        for leaf, what in self.unseen[side].items() if port in FLOW_PORTS else ():
+        for leaf, what in self.unseen[side].copy().items() if port in FLOW_PORTS else ():
             if self.filters[port].accepts(leaf):
                 reason = f"it {verb} {what}: use a tuple, list, dict or dataclass instead"
                 yield Absence(Site(self.path, port, leaf), reason)
 
     def why_raised(self) -> Iterator[str]:
         """Yield a reason for each kind of exception by which calls were left."""
-        for name, number in self.raised.items():
+        for name, number in self.raised.copy().items():
             yield f"a call raised {name}" if number == 1 else f"{number:,} calls raised {name}"
 
     def _make(self, port: str, leaf: str) -> SiteState:

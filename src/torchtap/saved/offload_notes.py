@@ -47,7 +47,7 @@ def notes_of(
 def _refused(report: OffloadReport, scope: SavedHooksScope) -> Iterator[str]:
     served = [row.path for row in report.rows if row.count]
     known = scope.refused.get(CHECKPOINT, {})
-    for reason, paths in scope.refused.items():
+    for reason, paths in scope.refused.copy().items():  # Other threads may be inside.
         unserved = list(paths)
         if reason != CHECKPOINT:  # A checkpoint recomputes inside a backward too.
             unserved = [

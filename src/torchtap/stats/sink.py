@@ -153,13 +153,18 @@ class Stats:
 
     def _meter(self, site: Site) -> Meter:
         meter = self._meters.get(site)
-        if meter is None:
-            place = self.series.place_of(site)
-            wanted = self._chosen.of_slices(site) if self._statistics else ()
-            meter = Meter(site, place, self._clock, self._sample, wanted)
-            self._meters[site] = meter
-            self._of_place.append(meter)
-        return meter
+        return self._new_meter(site) if meter is None else meter
+
+    def _new_meter(self, site: Site) -> Meter:
+        with self._clock.lock:  # Several threads may bring new sites, or one, at the same moment.
+            meter = self._meters.get(site)
+            if meter is None:
+                place = self.series.place_of(site)
+                wanted = self._chosen.of_slices(site) if self._statistics else ()
+                meter = Meter(site, place, self._clock, self._sample, wanted)
+                self._of_place.append(meter)
+                self._meters[site] = meter
+            return meter
 
     def take(self, record: Record) -> None:
         """Measure one value."""
@@ -184,11 +189,14 @@ class Stats:
 
     def _take_evaluation(self, record: Record) -> None:
         """Measure an evaluation forward as a training forward, and keep it apart."""
-        if self._evaluation is None:
-            self._evaluation = self._another()
-            self._evaluation._chosen.know(self._chosen.types)
-            self.series.evaluation = self._evaluation.series
-        self._evaluation.take(record._replace(phase=FORWARD))
+        with self._clock.lock:
+            evaluation = self._evaluation
+            if evaluation is None:
+                evaluation = self._another()
+                evaluation._chosen.know(self._chosen.types)
+                self.series.evaluation = evaluation.series
+                self._evaluation = evaluation
+        evaluation.take(record._replace(phase=FORWARD))
 
     def close_step(self, step: int) -> None:
         """End a step: copy its numbers, and read those of steps before."""
@@ -282,6 +290,8 @@ class Stats:
             return False
         measured = self.series.measured[place]
         with self._clock.lock:
+            if self._of_place[place].block is not None:  # Another thread began it meanwhile.
+                return False
             block, index = self._tables.add(_CPU, place)
             meter.begin(block, index, tensor, sums=measured.site.port in self._sample_mean)
             measured.dtype, measured.shape = dtype_name(tensor), meter.shape
