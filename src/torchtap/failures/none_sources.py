@@ -1,4 +1,4 @@
-"""Where a None came from: a call that returned it, an argument that was left out, or neither."""
+"""Find where a None came from: a call that returned it, an argument left out, or neither."""
 
 from __future__ import annotations
 
