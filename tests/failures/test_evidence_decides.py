@@ -66,7 +66,61 @@ class Net(nn.Module):
 net, x = Net(), torch.randint(0, 50, (16, 6))
 out = net(x)
 """
+ITEMS = """
+texts, pictures = nn.Linear(32, 8), nn.Linear(64, 8)
+batch = {"img": torch.randn(4, 64), "text": torch.randn(4, 32)}
+out = texts(batch["img"])
+"""
+SIZES = """
+class Net(nn.Module):
+    def __init__(self, hidden, wide):
+        super().__init__()
+        self.fc = nn.Linear(wide, hidden)
+
+    def forward(self, x):
+        return self.fc(x)
+
+wide, hidden = 8, 32
+net, x = Net(wide, hidden), torch.randn(2, 8)
+out = net(x)
+"""
+POOL = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.pool = nn.Conv2d(1, 4, 3), nn.MaxPool2d(2)
+        self.fc = nn.Linear(4 * 9, 10)
+
+    def forward(self, x):
+        x = self.conv(x)
+        return self.fc(x.flatten(1))
+
+net, x = Net(), torch.randn(2, 1, 8, 8)
+out = net(x)
+"""
 NAMES_MEANT = [
+    (
+        ITEMS,
+        "batch['text'], float32[4, 32], fits: if it is meant here, texts(batch['text']).",
+        'batch["img"]',
+        'batch["text"]',
+        'assert torch.equal(out, texts(batch["text"]))',
+    ),
+    (
+        SIZES,
+        "gives wide in the place of hidden, and hidden in that of wide: if that is a mistake, "
+        "Net(hidden, wide).",
+        "Net(wide, hidden)",
+        "Net(hidden, wide)",
+        "assert out.shape == (2, 32)",
+    ),
+    (
+        POOL,
+        "self.pool is called nowhere in forward: if it is to shrink what comes, call it first.",
+        "x = self.conv(x)",
+        "x = self.pool(self.conv(x))",
+        "assert torch.equal(out, net.fc(net.pool(net.conv(x)).flatten(1)))",
+    ),
     (
         TWO_LAYERS.format("self.fc2(x)"),
         "h, float32[4, 64], is read nowhere in forward: if it is meant here, self.fc2(h).",
@@ -185,6 +239,30 @@ PLACES = [
         "assert torch.allclose(out[1, 2, 3, 4], q[1, 2, 3] @ k[1, 2, 4], atol=1e-5)",
     ),
 ]
+PARTS = [
+    (
+        "qkv = torch.rand(2, 5, 30)\nq, k, v = qkv.split(8, dim=2)",
+        "If they are 3 equal parts: qkv.split(10, dim=2).",
+        "split(8, dim=2)",
+        "split(10, dim=2)",
+        "assert torch.equal(torch.cat((q, k, v), 2), qkv)",
+    ),
+    (
+        "gates = torch.rand(3, 16)\ni, f, g, o = gates.chunk(4)",
+        "If the parts stand in another dimension, say which: gates.chunk(4, dim=1).",
+        "chunk(4)",
+        "chunk(4, dim=1)",
+        "assert torch.equal(g, gates[:, 8:12])",
+    ),
+    (
+        "x, k = torch.rand(1, 3, 8, 8), torch.rand(1, 1, 3, 3)\nout = F.conv2d(x, k)",
+        "If each channel is filtered by itself: k.expand(3, -1, -1, -1) as the kernel, with "
+        "groups=3.",
+        "(x, k)",
+        "(x, k.expand(3, -1, -1, -1), groups=3)",
+        "assert torch.allclose(out[:, 1:2], F.conv2d(x[:, 1:2], k), atol=1e-6)",
+    ),
+]
 MEANINGS = [
     (
         "probs = torch.softmax(torch.randn(4, 3), 1)\nout = F.one_hot(probs, 3)",
@@ -236,7 +314,7 @@ MEANINGS = [
 ]
 
 
-@pytest.mark.parametrize(NAMES, [*NAMES_MEANT, *DIMENSIONS_LOST, *PLACES, *MEANINGS])
+@pytest.mark.parametrize(NAMES, [*NAMES_MEANT, *DIMENSIONS_LOST, *PLACES, *PARTS, *MEANINGS])
 def test_the_way_that_the_evidence_points_to_is_first(
     source: str, way: str, old: str, new: str, meaning: str, tmp_path: Path
 ) -> None:

@@ -283,7 +283,8 @@ class GradientEdits:
             is_outermost: no call is around it.
         """
         if len(self.views) > first:
-            returned = {id(tensor) for _, tensor in leaves(output)}
+            found = [output] if type(output) is Tensor else [one for _, one in leaves(output)]
+            returned = {id(tensor) for tensor in found}
             self.views.leave(first, returned, is_outermost=is_outermost)
 
     def settle(self) -> None:

@@ -11,10 +11,15 @@ from torch import Tensor, nn
 from torchtap.failures.failure import Explanation, Failure
 from torchtap.failures.lost_dimensions import batch_taken_out
 from torchtap.failures.operands import Operand, bounds_of, has_channels_first
-from torchtap.failures.other_names import other_layer, unread_value
+from torchtap.failures.other_names import other_layer, uncalled, unread_value
 from torchtap.failures.parsed_source import grouped, written
 from torchtap.failures.rearrangements import reshaped_from, to_the_end, without_the_call
 
+_POOLS = tuple(
+    one
+    for one in vars(nn.modules.pooling).values()
+    if isinstance(one, type) and one.__module__ == nn.modules.pooling.__name__
+)
 _CONVOLUTIONS = nn.Conv1d | nn.Conv2d | nn.Conv3d
 
 
@@ -61,6 +66,9 @@ def _ways(
         return
     if len(shape) == 1 and wanted == 1:
         yield f"If it holds {given} samples of one number each: {grouped(name)}.unsqueeze(-1)."
+    pool = uncalled(failure, _POOLS) if before is not None and len(before) > 2 else ""
+    if pool:
+        yield f"{pool} is called nowhere in forward: if it is to shrink what comes, call it first."
     if before is not None:
         yield from _kept_batch(shape, before, module, made)
         if math.prod(before[1:]) == wanted:

@@ -71,6 +71,9 @@ PATTERNS: dict[str, str] = {
     r"\[(?P<n>\d+), (?P<left>\d+)\] but got: \[(?P<m>\d+), (?P<right>\d+)\]",
     "einsum": r"einsum\(\): subscript (?P<letter>\w+) has size (?P<given>\d+) for operand "
     r"(?P<at>\d+) which does not broadcast with previously seen size (?P<wanted>\d+)",
+    "inputs of a bilinear layer": r"bilinear\(\): input",
+    "kernel without channels": r"weight should have at least three dimensions",
+    "number into a linear layer": r"both arguments to linear need to be at least 1D",
     "channels": r"Given (groups|transposed)=\d+, weight of size (?P<weight>\[.*?\]), expected "
     r"input(?P<input>\[.*?\]) to have (?P<wanted>\d+) channels, but got (?P<given>\d+) channels",
     "dimensions of a convolution": r"Expected (?P<low>\d)D \(unbatched\) or (?P<high>\d)D "

@@ -34,12 +34,15 @@ CHECKS: dict[str, str] = {
     r"(?P<other>\w+)",
     "values of an index": r"shape mismatch: value tensor of shape (?P<given>\[.*?\]) cannot be "
     r"broadcast to indexing result of shape (?P<wanted>\[.*?\])",
+    "shape of a distribution": r"Value is not broadcastable with batch_shape\+event_shape: "
+    r"torch\.Size\((?P<given>.*?)\) vs torch\.Size\((?P<wanted>.*?)\)",
     # ------------------------------------------------------------------ matrices
     "no matrices": r"(self|mat2) must be a matrix|batch[12] must be a 3D tensor",
     "singular": r"linalg\.(inv|solve)[\w.]*: .*(the diagonal element|The diagonal element|the "
     r"input "
     r"matrix is singular|The solver failed)",
-    "no square matrix": r"(linalg\.)?\w+: A must be batches of square matrices",
+    "no square matrix": r"(linalg\.)?\w+: A must be batches of square matrices, but "
+    r"they are (?P<rows>\d+) by (?P<columns>\d+) matrices",
     "not finite in a matrix": r"linalg\.\w+: .*(failed to converge|non-finite values)",
     # ------------------------------------------------------------------ modules and optimizers
     "parameters of an optimizer": r"optimizer can only optimize Tensors, but one of the params is|"

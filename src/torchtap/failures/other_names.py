@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import functools
 from collections.abc import Callable, Mapping
 
 from torch import Tensor, nn
@@ -20,6 +21,7 @@ from torchtap.failures.operands import shape_text
 from torchtap.failures.parsed_source import written
 from torchtap.failures.scopes import Expression, Scope, scope_of
 from torchtap.failures.traceback_frame import TracebackFrame
+from torchtap.failures.value_chains import made_of
 
 _MOST_FRAMES = 4
 
@@ -32,18 +34,28 @@ def exchanged_arguments(failure: Failure) -> str:
     frames = [one for one in reversed(failure.frames) if one.is_user][:_MOST_FRAMES]
     for frame in frames:
         scope = scope_of(frame, failure.frames)
-        call = scope.caller
-        if call is None or not isinstance(call.node, ast.Call):
-            continue
-        given = _names_given(scope, call)
-        for name, other in given.items():
-            is_exchanged = other != name and given.get(other) == name
-            if is_exchanged and _is_about(failure, frame, (name, other)):
-                turned = _with_names(call, {name: other, other: name})
-                return (
-                    f"{shown_file(call.scope.file)}:{call.line} gives {other} in the place of "
-                    f"{name}, and {name} in that of {other}: if that is a mistake, {turned}."
-                )
+        way = _turned(scope, functools.partial(_is_about, failure, frame))
+        if way:
+            return way
+    made = made_of(failure, failure.module)
+    # The sizes that a layer was made with are what its message is about.
+    texts = set() if made is None else {part.id for part in _names_in(made.call.text)}
+    return "" if made is None else _turned(made.call.scope, lambda names: bool(texts & set(names)))
+
+
+def _turned(scope: Scope, is_about: Callable[[tuple[str, str]], bool]) -> str:
+    """Return the call of a function with two names in the other order; empty if it gives none."""
+    call = scope.caller
+    if call is None or not isinstance(call.node, ast.Call):
+        return ""
+    given = _names_given(scope, call)
+    for name, other in given.items():
+        if other != name and given.get(other) == name and is_about((name, other)):
+            turned = _with_names(call, {name: other, other: name})
+            return (
+                f"{shown_file(call.scope.file)}:{call.line} gives {other} in the place of {name}, "
+                f"and {name} in that of {other}: if that is a mistake, {turned}."
+            )
     return ""
 
 
@@ -96,6 +108,8 @@ def unread_value(failure: Failure, fits: Callable[[Tensor], bool]) -> str:
     if frame is None or not isinstance(call, ast.Call) or len(call.args) != 1:
         return ""
     given, tree = call.args[0], frame.function
+    if isinstance(given, ast.Subscript):
+        return _other_item(frame, call, given, fits)
     if not isinstance(given, ast.Name) or not isinstance(tree, ast.FunctionDef):
         return ""  # Names of a file may be read elsewhere.
     nodes = (node for node in ast.walk(tree) if isinstance(node, ast.Name))
@@ -114,6 +128,38 @@ def unread_value(failure: Failure, fits: Callable[[Tensor], bool]) -> str:
         f"{name}, {shape_text(held[name])}, is read nowhere in {frame.code.co_name}: if it is "
         f"meant here, {func}({name})."
     )
+
+
+def _other_item(
+    frame: TracebackFrame, call: ast.Call, given: ast.Subscript, fits: Callable[[Tensor], bool]
+) -> str:
+    """Return the way to give the item of a dict that fits, where one alone does; else empty."""
+    base = frame.value_of(given.value)
+    items = base if type(base) is dict else {}
+    value = frame.value_of(given)
+    tensors = {
+        key: one for key, one in items.items() if isinstance(one, Tensor) and one is not value
+    }
+    fitting = [key for key, one in tensors.items() if fits(one)]
+    if len(fitting) != 1 or not isinstance(value, Tensor):
+        return ""
+    text = f"{written(given.value, frame.file)}[{fitting[0]!r}]"
+    return (
+        f"{text}, {shape_text(items[fitting[0]])}, fits: if it is meant here, "
+        f"{written(call.func, frame.file)}({text})."
+    )
+
+
+def uncalled(failure: Failure, kinds: tuple[type, ...]) -> str:
+    """Return the name of a layer that a module has and its forward calls nowhere; else empty."""
+    frame = failure.user
+    owner = None if frame is None else frame.module
+    if frame is None or owner is None or frame.function is None:
+        return ""
+    nodes = ast.walk(frame.function)
+    called = {one.attr for one in nodes if isinstance(one, ast.Attribute)}
+    found = [key for key, one in owner._modules.items() if isinstance(one, kinds)]
+    return next((f"self.{key}" for key in found if key not in called), "")
 
 
 def other_layer(failure: Failure, fits: Callable[[nn.Module], bool]) -> str:

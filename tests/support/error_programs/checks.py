@@ -431,4 +431,14 @@ REFUSED = [
         ("[1, 2]", "torch.tensor([1, 2])"),
         "assert x.tolist() == [2, 3]",
     ),
+    _one(
+        "Actions in a column",
+        "shape of a distribution",
+        "dist = torch.distributions.Categorical(logits=torch.zeros(4, 3))\n"
+        "actions = torch.tensor([[0, 2], [2, 1], [1, 1]])\n"
+        "value = dist.log_prob(actions)  # raises",
+        "Make the distribution of the batch that the values belong to.",
+        ("zeros(4, 3)", "zeros(3, 1, 3)"),
+        "assert torch.allclose(value, torch.full((3, 2), -1.0986), atol=1e-4)",
+    ),
 ]

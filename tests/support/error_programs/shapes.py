@@ -6,6 +6,51 @@ from error_programs.program import Program
 
 PROGRAMS = [
     Program(
+        "Two inputs of a bilinear layer in the other order",
+        "inputs of a bilinear layer",
+        """
+        pair = nn.Bilinear(4, 5, 3)
+        users, items = torch.rand(2, 4), torch.rand(2, 5)
+        out = pair(items, users)  # raises
+        """,
+        "pair (Bilinear)",
+        "If they were given in the other order: (users, items).",
+        (("(items, users)", "(users, items)"),),
+        purpose=(
+            "want = torch.einsum('bi,oij,bj->bo', users, pair.weight, items) + pair.bias\n"
+            "assert torch.allclose(out, want, atol=1e-6)"
+        ),
+    ),
+    Program(
+        "A kernel without its channels",
+        "kernel without channels",
+        """
+        picture = torch.rand(1, 1, 5, 5)
+        kernel = torch.tensor([[0.0, 1.0, 0.0], [1.0, -4.0, 1.0], [0.0, 1.0, 0.0]])
+        edges = F.conv2d(picture, kernel)  # raises
+        """,
+        "",
+        "give it both: kernel[None, None].",
+        (("(picture, kernel)", "(picture, kernel[None, None])"),),
+        purpose=(
+            "p = picture[0, 0]\n"
+            "want = p[0, 1] + p[2, 1] + p[1, 0] + p[1, 2] - 4 * p[1, 1]\n"
+            "assert torch.allclose(edges[0, 0, 0, 0], want, atol=1e-6)"
+        ),
+    ),
+    Program(
+        "A number given to a Linear",
+        "number into a linear layer",
+        """
+        policy, state = nn.Linear(1, 4), torch.tensor(3.0)
+        scores = policy(state)  # raises
+        """,
+        "policy (Linear)",
+        "state.reshape(1, 1)",
+        (("policy(state)", "policy(state.reshape(1, 1))"),),
+        purpose="assert torch.allclose(scores[0], policy.weight[:, 0] * 3 + policy.bias)",
+    ),
+    Program(
         "A Linear of another width than the one before it",
         "matrix product",
         """

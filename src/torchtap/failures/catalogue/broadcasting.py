@@ -39,6 +39,10 @@ from torchtap.failures.reductions import over_another_dimension, with_its_dimens
 from torchtap.failures.situation_row import Situation, SituationRow
 from torchtap.failures.traceback_frame import MISSING
 
+_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, *_NORMS)
+"""Layers whose parameters are no tables of positions."""
+
 
 def _broadcast(failure: Failure, found: re.Match[str]) -> Explanation:
     chosen = _disagreeing(failure, found)
@@ -83,9 +87,11 @@ def _ways(failure: Failure, found: re.Match[str], chosen: Sequence[Operand]) -> 
         sizes = sorted((int(found["a"]), int(found["b"])))
         smaller, larger = (a, b) if int(found["a"]) == sizes[0] else (b, a)
         of_channels = list(_of_channels(larger, sizes, chosen))
+        is_similarity = "cosine_similarity" in failure.operation
+        pairs = list(_pairs_of_points(a, b, chosen, is_similarity=is_similarity))
         of_batches = [
             *_one_more(larger, sizes, chosen),
-            *([] if _is_of_a_loss(failure) else _pairs_of_points(a, b, chosen)),
+            *([] if _is_of_a_loss(failure) else pairs),
             samples_of_one_batch(sizes),
             *several_for_one(smaller, *sizes),
         ]
@@ -305,10 +311,18 @@ def _is_of_a_loss(failure: Failure) -> bool:
     return any(one.code.co_name.endswith("_loss") for one in failure.frames if one.is_torch)
 
 
-def _pairs_of_points(a: str, b: str, chosen: Sequence[Operand]) -> Iterator[str]:
+def _pairs_of_points(
+    a: str, b: str, chosen: Sequence[Operand], *, is_similarity: bool
+) -> Iterator[str]:
     """Yield the way to compare each point or box of one tensor with each of another."""
     shapes = [list(one.value.shape) for one in _tensors(chosen)]
-    if len(shapes) == 2 and shapes[0][1:] == shapes[1][1:] and shapes[0][1:] in ([2], [3], [4]):
+    is_pair = len(shapes) == 2 and shapes[0][1:] == shapes[1][1:]
+    if is_pair and len(shapes[0]) == 2 and is_similarity:
+        yield (
+            f"If each of {a} is to meet each of {b}: F.cosine_similarity({grouped(a)}[:, None], "
+            f"{grouped(b)}[None], dim=-1)."
+        )
+    elif is_pair and shapes[0][1:] in ([2], [3], [4]):
         yield (
             f"If each of {a} is to meet each of {b}, as points or boxes in pairs, give the pairs "
             f"two dimensions: {grouped(a)}[:, None] and {grouped(b)}[None]."
@@ -421,7 +435,7 @@ def _tables(
         for inner in ast.walk(part):
             is_named = isinstance(inner, ast.Attribute)
             state = failure.names.state(frame.value_of(inner)) if is_named and frame else None
-            if state is None or frame is None:
+            if state is None or frame is None or isinstance(state.module, _LAYERS):
                 continue
             shape, text = list(state.tensor.shape), written(part, frame.file)
             is_square = len(shape) > 1 and shape[-1] == shape[-2]
@@ -439,7 +453,10 @@ def _tables(
                 )
             elif is_position and length and inner is part and dim - num + len(shape) >= 0:
                 cut = f"{':, ' * (dim - num + len(shape))}:{longer}"
-                yield f"Take as many of {text} as there are: {text}[{cut}]."
+                yield (
+                    f"If {text} has a row for each position, take as many of them as there are: "
+                    f"{text}[{cut}]."
+                )
             return
 
 

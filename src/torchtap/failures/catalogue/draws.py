@@ -2,7 +2,27 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from torchtap.failures.failure import Failure
+from torchtap.failures.rearrangements import samples_of_one_batch
 from torchtap.failures.situation_row import Situation, SituationRow
+
+
+def _values(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    """Say which dimension the values of a distribution have besides, or which size differs."""
+    given, wanted = (
+        [int(one) for one in re.findall(r"\d+", found[key])] for key in ("given", "wanted")
+    )
+    is_batch = len(given) == len(wanted) and given[1:] == wanted[1:] and bool(given)
+    return {
+        "is_column": given == [*wanted, 1],
+        "is_vector": [*given, 1] == wanted or (len(wanted) == 2 and given == wanted[:1]),
+        "batch": samples_of_one_batch((given[0], wanted[0])) if is_batch else "",
+    }
+
 
 SITUATIONS: dict[str, Situation] = {
     "range turned round": SituationRow(
@@ -18,6 +38,15 @@ SITUATIONS: dict[str, Situation] = {
         "Make it positive where it comes from: std = F.softplus(x), or (0.5 * logvar).exp() of the "
         "logarithm of a variance.",
         about="tensors",
+    ),
+    "shape of a distribution": SituationRow(
+        "The values {given} are not repeated to the shape of the distribution, {wanted}.",
+        ("is_column", "If there is one value for each of it, take the column out: .squeeze(-1)."),
+        ("is_vector", "If it has one value for each row, give it the dimension: .unsqueeze(-1)."),
+        ("batch", "{batch}"),
+        "Make the distribution of the batch that the values belong to.",
+        about="tensors",
+        facts=_values,
     ),
     "no probabilities": SituationRow(
         "Probabilities are from 0 to 1, and {name} has others.",

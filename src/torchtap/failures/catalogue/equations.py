@@ -7,6 +7,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from torch import Tensor, nn
+
 from torchtap.failures.failure import Failure
 from torchtap.failures.lost_dimensions import kept_dimension
 from torchtap.failures.operands import (
@@ -47,6 +49,31 @@ def _pair(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     }
 
 
+def _bilinear(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    """Say how the two inputs of a bilinear layer differ from what it takes."""
+    one, other = (failure.operand(name) for name in ("input1", "input2"))
+    sizes = [list(held.value.shape) for held in (one, other) if isinstance(held.value, Tensor)]
+    wanted = [vars(failure.module or nn.Module()).get(f"in{at}_features", "?") for at in (1, 2)]
+    words: dict[str, Any] = dict.fromkeys(("exchanged", "is_batch", "is_less", "is_width"), "")
+    words |= {"first": wanted[0], "second": wanted[1], "shapes": "others", "made": ""}
+    if len(sizes) != 2 or not all(sizes):
+        return words
+    a, b = failure.name_of(one), failure.name_of(other)
+    lasts = [size[-1] for size in sizes]
+    low, high = (a, b) if len(sizes[0]) < len(sizes[1]) else (b, a)
+    return {
+        **words,
+        "shapes": f"{sizes[0]} and {sizes[1]}",
+        "exchanged": f"({b}, {a})" if lasts == wanted[::-1] != wanted else "",
+        "is_batch": lasts == wanted and len(sizes[0]) == len(sizes[1]),
+        "is_less": len(sizes[0]) != len(sizes[1]),
+        "less": low,
+        "more": high,
+        "is_width": lasts not in (wanted, wanted[::-1]),
+        "made": f"nn.Bilinear({lasts[0]}, {lasts[1]}, ...)",
+    }
+
+
 def _product(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     frame = failure.user
     node = None if frame is None else frame.expression
@@ -82,6 +109,16 @@ SITUATIONS: dict[str, Situation] = {
         ),
         about="tensors",
         facts=_pair,
+    ),
+    "inputs of a bilinear layer": SituationRow(
+        "{module} takes {first} features of its first input and {second} of its second, in the "
+        "last dimension, with equal dimensions before it, and got {shapes}.",
+        ("exchanged", "If they were given in the other order: {exchanged}."),
+        ("is_batch", "Give both one batch: the other dimensions are equal, one by one."),
+        ("is_less", "Give {less} the dimension that it lacks, repeated as in {more}."),
+        ("is_width", "If these widths are right, make it take them: {variable} = {made}."),
+        about="tensors",
+        facts=_bilinear,
     ),
     "columns of distances": SituationRow(
         "torch.cdist measures between points of one number of coordinates, the last dimension, and "

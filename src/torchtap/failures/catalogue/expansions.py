@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
+from torchtap.failures.derived_shapes import shaped_operands
 from torchtap.failures.failure import Failure
 from torchtap.failures.operands import Operand
 from torchtap.failures.out_of_place import statement_of
@@ -27,7 +28,13 @@ def _expanded(failure: Failure) -> Operand:
     match node:
         case ast.Call(func=ast.Attribute(attr="expand" | "expand_as")) if first is not None:
             return first
-    return failure.argument()
+    _, given = _sizes_of(failure)
+    shaped = [one for one in shaped_operands(failure) if isinstance(one.value, Tensor)]
+    fitting = [one for one in shaped if list(one.value.shape) == given]
+    if fitting or not given:
+        return fitting[0] if len(fitting) == 1 else failure.argument()
+    unknown = [one for one in failure.candidates if one.value is MISSING]
+    return unknown[0] if len(unknown) == 1 else Operand("a tensor")
 
 
 def _expand(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:

@@ -45,11 +45,15 @@ def _parameter(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     words = _census(value.value)
     must = found["constraint"]
     is_positive = must.startswith("GreaterThan(lower_bound=0")
+    is_positive_of_all = "(GreaterThan(lower_bound=0" in must
     return {
         **words,
         "must": must,
         "is_unbounded": is_positive and not words["is_bad"],
         "is_logits": must == "Simplex()" and words["is_negative"],
+        "may_be_logits": must.startswith("Interval(lower_bound=0.0") and not words["is_bad"],
+        "is_positive": is_positive_of_all and not words["is_bad"],
+        "is_matrix": must == "PositiveDefinite()",
         "scores": _scores(failure),
     }
 
@@ -121,6 +125,24 @@ SITUATIONS: dict[str, Situation] = {
         (
             "is_logits",
             "Negative numbers are no probabilities: if they are logits, {kind}(logits={scores}).",
+        ),
+        (
+            "may_be_logits",
+            "Probabilities are from 0 to 1: if they are logits, {kind}(logits={scores}).",
+        ),
+        (
+            "is_positive",
+            "Make it positive where it is computed: F.softplus(raw) + 1e-6, or raw.exp().",
+        ),
+        (
+            "is_matrix",
+            "If it is a covariance but for rounding, make it symmetric and add a small multiple of "
+            "the identity: (A + A.mT) / 2 + 1e-5 * torch.eye(A.shape[-1]).",
+        ),
+        (
+            "is_matrix",
+            "If a network gives it, let it give the factor: scale_tril=L, lower triangular, with a "
+            "diagonal above 0.",
         ),
         facts=_parameter,
     ),

@@ -246,8 +246,52 @@ def _assigned(failure: Failure, frame: TracebackFrame, source: ast.expr) -> tupl
     module = frame.value_of(source.func) if isinstance(source, ast.Call) else None
     if isinstance(module, nn.Module):
         return "call", module
+    if isinstance(source, ast.Call) and _is_cut(frame, source):
+        return "cut", source
     is_asked = any(one.is_torch and one.file.endswith("fetch.py") for one in failure.frames)
     return ("sample", source) if is_asked else ("", None)
+
+
+_CUTS = ("split", "chunk", "unbind", "tensor_split")
+"""Methods and functions that take a tensor apart."""
+
+
+def _is_cut(frame: TracebackFrame, call: ast.Call) -> bool:
+    """Return whether a call takes a tensor apart."""
+    func = call.func
+    base = func.value if isinstance(func, ast.Attribute) and func.attr in _CUTS else None
+    is_function = isinstance(base, ast.Name) and base.id == "torch"
+    return is_function or (base is not None and isinstance(frame.value_of(base), Tensor))
+
+
+def _cut(frame: TracebackFrame, call: ast.Call, wanted: int) -> dict[str, Any]:
+    """Say how a call takes a tensor apart, and in which dimension it gives as many parts."""
+    func = call.func
+    assert isinstance(func, ast.Attribute)
+    is_function = isinstance(func.value, ast.Name) and func.value.id == "torch"
+    base, args = (call.args[0], call.args[1:]) if is_function else (func.value, call.args)
+    named = {one.arg: one.value for one in call.keywords}
+    at = 0 if func.attr == "unbind" else 1
+    given = named.get("dim") or (args[at] if len(args) > at else None)
+    dim = 0 if given is None else frame.value_of(given)
+    value = frame.value_of(base)
+    shape = list(value.shape) if isinstance(value, Tensor) else []
+    own = dim % len(shape) if shape and type(dim) is int else 0
+    size = shape[own] if shape else 0
+    text = grouped(written(base, frame.file))
+    is_even = func.attr in ("split", "chunk") and size > 0 and size % wanted == 0
+    others = [n for n in range(1, len(shape)) if n != own and shape[n] % wanted == 0]
+    last = others[-1] if func.attr != "unbind" and others else None
+    return {
+        "text": written(call, frame.file),
+        "looks": shape_text(value) if shape else "a tensor",
+        "own": own,
+        "even": f"{text}.split({size // wanted}, dim={own})" if is_even else "",
+        "turned": ""
+        if last is None or given is not None
+        else f"{text}.chunk({wanted}, dim={last})",
+        "unbound": func.attr == "unbind",
+    }
 
 
 def _base_of_shape(source: ast.expr) -> ast.expr | None:
@@ -281,6 +325,7 @@ def _unpacked(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         "is_sample": kind == "sample",
         "is_parts_known": kind == "parts",
         "is_call": kind == "call",
+        "is_cut": kind == "cut",
         "count": len(value) if kind == "parts" else many,
         "shape": shape_text(value) if kind == "tensor" else "",
         "is_one": found["given"] == "1",
@@ -312,6 +357,8 @@ def _targets(failure: Failure, kind: str, value: Any, wanted: int) -> dict[str, 
         words["grey"] = not isinstance(value, Tensor) and (len(size), wanted) == (2, 3)
         words["last"] = "" if words["grey"] else f"*_, {', '.join(tail)} = {words['source']}"
         words["first"] = isinstance(value, Tensor) and wanted == len(size) + 1
+    if kind == "cut":
+        words |= _cut(frame, value, wanted)
     if kind == "call":
         words |= {"maker": failure.names.module(value), **_returned(value, names)}
     match source:
@@ -540,6 +587,15 @@ SITUATIONS: dict[str, Situation] = {
             ),
             ("is_own", "If it returns several: give a name for each of them."),
             when="is_call",
+        ),
+        SituationRow(
+            "{text} takes {looks} apart in dimension {own}, into other than {wanted} parts.",
+            ("turned", "If the parts stand in another dimension, say which: {turned}."),
+            ("even", "If they are {wanted} equal parts: {even}."),
+            ("unbound", "Give a name for each element of dimension {own}."),
+            "Give the sizes of the parts, whose sum is that of the dimension, or as many names as "
+            "there are parts.",
+            when="is_cut",
         ),
         SituationRow(
             "{source} holds {count} tensors, and {wanted} names were given.",

@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from torchtap.failures.derived_shapes import shaped_operands
 from torchtap.failures.failure import Explanation, Failure
 from torchtap.failures.followed_values import steps_of
 from torchtap.failures.linear_inputs import explained
@@ -129,22 +130,27 @@ def _factors(failure: Failure, left: int, right: int) -> tuple[list[Operand], bo
 
     None where several operands fit, or one of them is not known.
     """
-    operands = [one for one in failure.operands if not isinstance(one.value, int | float | str)]
+    operands = [one for one in shaped_operands(failure) if not _is_number(one)]
+    tensors = [one for one in operands if isinstance(one.value, Tensor)]
     node = failure.frames[operands[0].depth].expression if operands else None
     name = getattr(getattr(node, "func", None), "attr", "")
-    if len(failure.tensors) < len(operands):
+    if len(tensors) < len(operands):
         is_pair = len(operands) == 2 and name != "linear"
         return (operands if is_pair else []), False
     if name == "linear":
-        return failure.tensors[:2], True
+        return tensors[:2], True
     pairs = [
         [one, other]
-        for at, one in enumerate(failure.tensors)
-        for other in failure.tensors[at + 1 :]
+        for at, one in enumerate(tensors)
+        for other in tensors[at + 1 :]
         if one.value.dim() and other.value.dim()
         if one.value.shape[-1] == left and other.value.shape[-2:][0] == right
     ]
     return (pairs[0] if len(pairs) == 1 else []), False
+
+
+def _is_number(operand: Operand) -> bool:
+    return isinstance(operand.value, int | float | str)
 
 
 def _vectors(names: list[str], values: list[object]) -> list[str]:
@@ -211,7 +217,33 @@ def _shape_of_product(one: Tensor, other: Tensor) -> str:
     return f", which gives {[*batch, one.shape[-2], other.shape[-1]]}"
 
 
+def _kernel_of_each(failure: Failure, found: re.Match[str]) -> Explanation | None:
+    """Explain a function that was given one kernel of one channel for an input of several."""
+    given, weight = int(found["given"]), [int(one) for one in re.findall(r"\d+", found["weight"])]
+    is_function = failure.module is None and len(failure.operands) > 1
+    if not is_function or weight[1:2] != [1] or given < 2:
+        return None
+    name, kernel = (failure.name_of(one) for one in failure.operands[:2])
+    ones, rest = ", ".join(["-1"] * (len(weight) - 1)), ", 1" * (len(weight) - 2)
+    repeated = kernel if weight[0] == given else f"{grouped(kernel)}.expand({given}, {ones})"
+    ways = (
+        []
+        if weight[0] not in (1, given)
+        else [
+            f"If each channel is filtered by itself: {repeated} as the kernel, with groups={given}."
+        ]
+    )
+    return Explanation(
+        f"The kernel {kernel}, {weight}, is for one channel, and {name} has {given}.",
+        (*ways, f"If all channels are to be added: {grouped(kernel)}.repeat(1, {given}{rest})."),
+        failure.details(),
+    )
+
+
 def _channels(failure: Failure, found: re.Match[str]) -> Explanation:
+    of_each = _kernel_of_each(failure, found)
+    if of_each is not None:
+        return of_each
     operand = failure.argument()
     name, wanted, given = failure.module_text, int(found["wanted"]), int(found["given"])
     shape = [int(one) for one in re.findall(r"\d+", found["input"])]
@@ -486,6 +518,16 @@ def _kernel(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     }
 
 
+def _bare_kernel(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    operand = failure.operands[1] if len(failure.operands) > 1 else Operand("the kernel")
+    dims = operand.value.dim() if isinstance(operand.value, Tensor) else "fewer"
+    return {
+        "kernel": failure.name_of(operand) if failure.operands else operand.text,
+        "count": dims,
+        "is_map": dims in (1, 2, "fewer"),
+    }
+
+
 def _lettered(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     low, high = sorted((int(found["wanted"]), int(found["given"])))
     return {
@@ -546,6 +588,18 @@ SITUATIONS: dict[str, Situation] = {
         "produces the operands give both one size.",
         about="tensors",
         facts=_lettered,
+    ),
+    "kernel without channels": SituationRow(
+        "A kernel is [out, in, ...], with the dimensions that are gone over behind, and {kernel} "
+        "has {count} dimensions.",
+        ("is_map", "If it is one kernel for one channel, give it both: {kernel_it}[None, None]."),
+        about="tensors",
+        facts=_bare_kernel,
+    ),
+    "number into a linear layer": SituationRow(
+        "{module} takes features in the last dimension, and {name} is one number, without any.",
+        "If it is one sample of one feature: {name_it}.reshape(1, 1), of a batch of one.",
+        about="argument",
     ),
     "channels": _channels,
     "dimensions of a convolution": _dimensions,

@@ -454,7 +454,7 @@ SITUATIONS: dict[str, Situation] = {
         about="tensors",
     ),
     "no square matrix": SituationRow(
-        "The operation takes square matrices, and {name} is {shape}.",
+        "The operation takes square matrices, and {name} holds matrices of {rows} x {columns}.",
         "For others, use the pseudo-inverse, torch.linalg.pinv, or least squares, "
         "torch.linalg.lstsq.",
         about="argument",
