@@ -20,6 +20,10 @@ from torchtap.failures.parsed_source import grouped, written
 from torchtap.failures.situation_row import Situation, SituationRow
 from torchtap.failures.traceback_frame import MISSING
 from torchtap.failures.uncalled_modules import way_to_call
+from torchtap.failures.unread_members import unread_tensors
+from torchtap.failures.value_chains import chain_of
+
+_FUNCTIONS = ("builtin_function_or_method", "method", "function")
 
 
 def _argument(failure: Failure, found: re.Match[str]) -> Explanation:
@@ -35,13 +39,41 @@ def _argument(failure: Failure, found: re.Match[str]) -> Explanation:
     if given == "NoneType":
         needs = f"{failure.module_text} takes a tensor as {name!r}"
         return explained_none(failure, found, text, needs, maker)
-    ways = _ways(name, given, text, maker, operand.value, failure)
+    ways = _uncalled(failure, operand, name) or _ways(
+        name, given, text, maker, operand.value, failure
+    )
     return Explanation(
         f"{failure.module_text} takes a tensor as {name!r}, and got {given}"
         f"{f', which {failure.names.module(maker)} returned' if maker is not None else ''}.",
         ways,
         failure.details(operand) or tuple(("operand", one.text) for one in chosen[:1]),
     )
+
+
+def _uncalled(failure: Failure, operand: Operand, name: str) -> tuple[str, ...]:
+    """Return the ways out of a module or function that was given in place of its result."""
+    value = operand.value
+    is_module = isinstance(value, nn.Module)
+    if not is_module and type(value).__name__ not in _FUNCTIONS:
+        return ()
+    chain = chain_of(failure, operand)
+    text, user = failure.name_of(operand), failure.user
+    if is_module:
+        way = way_to_call(failure, value, text)
+        if not way.startswith("If "):
+            return (way,)
+    if chain and isinstance(chain[-1].node, ast.Attribute):
+        text = chain[-1].text
+    for made in assignments_of(user, text) if user is not None else ():
+        if isinstance(made.value, ast.Attribute):  # labels = labels.to
+            text = written(made.value)
+    ways = [f"If its result is meant, call it: {grouped(text)}(...)."]
+    unread = unread_tensors(user) if user is not None and is_module else []
+    if len(unread) == 1:
+        ways.insert(0, f"If {unread[0]}, which no line reads, is meant as {name!r}: give that.")
+    elif is_module:
+        ways.append(f"If it is to be another tensor: give that as {name!r}.")
+    return tuple(ways)
 
 
 def _given_at(failure: Failure, at: int) -> Operand | None:
@@ -90,8 +122,6 @@ def _ways(
         )
     if given in ("int", "float", "bool", "complex"):
         return (f"If the number is meant: give a tensor, torch.as_tensor({text}).",)
-    if isinstance(value, nn.Module):
-        return (way_to_call(failure, value, text),)
     return (f"If {text} holds a tensor: give that, and not {text} itself.",)
 
 

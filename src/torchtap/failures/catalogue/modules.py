@@ -156,15 +156,20 @@ def _close_names(owner: Any, name: str) -> list[str]:
     Names that differ by their numbers alone, as fc1 and fc2, are of two things.
     """
     if not isinstance(owner, nn.Module):
-        return difflib.get_close_matches(name, [one for one in dir(Tensor) if one[:1] != "_"], n=2)
+        return _closest(name, [one for one in dir(Tensor) if one[:1] != "_"], cutoff=0.6)
     tables = (owner._modules, owner._parameters, owner._buffers)
     own = {*vars(owner), *dir(type(owner)), *itertools.chain(*tables)}
     own -= set(dir(nn.Module)) | set(vars(nn.Module()))
     plain = re.sub(r"\d", "", name)
     fitting = [one for one in own if one[:1] != "_" and re.sub(r"\d", "", one) != plain]
-    close = difflib.get_close_matches(name, sorted(fitting), n=2, cutoff=0.75)
     general = [one for one in dir(nn.Module) if one[:1] != "_"]
-    return close or difflib.get_close_matches(name, general, n=1, cutoff=0.85)
+    return _closest(name, sorted(fitting), cutoff=0.75) or _closest(name, general, cutoff=0.85)
+
+
+def _closest(name: str, known: list[str], *, cutoff: float) -> list[str]:
+    """Return the names that are most like one: of two, letters that have changed places are it."""
+    close = difflib.get_close_matches(name, known, n=9, cutoff=cutoff)
+    return [one for one in close if sorted(one) == sorted(name)] or close[:2]
 
 
 def _lost_in_init(owner: nn.Module, name: str) -> str:
