@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchtap.failures.assignments import assignments_of
 from torchtap.failures.container_parts import Part, fitting, joined, listed, parts_of
 from torchtap.failures.failure import Explanation, Failure
 from torchtap.failures.none_sources import explained_none
