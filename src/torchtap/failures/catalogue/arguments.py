@@ -18,6 +18,10 @@ from torchtap.failures.operands import Operand
 from torchtap.failures.parsed_source import grouped, written
 from torchtap.failures.situation_row import Situation, SituationRow
 from torchtap.failures.traceback_frame import MISSING
+from torchtap.failures.unread_members import unread_tensors
+from torchtap.failures.value_chains import chain_of
+
+_FUNCTIONS = ("builtin_function_or_method", "method", "function")
 
 
 def _argument(failure: Failure, found: re.Match[str]) -> Explanation:
@@ -32,13 +36,37 @@ def _argument(failure: Failure, found: re.Match[str]) -> Explanation:
     text, maker = failure.name_of(operand), failure.origin(operand).module
     made = _made_of_a_tensor(failure, operand)
     is_embedding = isinstance(failure.module, nn.Embedding)
-    ways = _ways(given, text, maker, operand.value, is_embedding)
+    ways = _uncalled(failure, operand, name) or _ways(
+        given, text, maker, operand.value, is_embedding
+    )
     return Explanation(
         f"{failure.module_text} takes a tensor as {name!r}, and got {given}"
         f"{f', which {failure.names.module(maker)} returned' if maker is not None else ''}.",
         (made, *ways[1:]) if made else ways,
         failure.details(operand) or tuple(("operand", one.text) for one in chosen[:1]),
     )
+
+
+def _uncalled(failure: Failure, operand: Operand, name: str) -> tuple[str, ...]:
+    """Return the ways out of a module or function that was given in place of its result."""
+    value = operand.value
+    is_module = isinstance(value, nn.Module)
+    if not is_module and type(value).__name__ not in _FUNCTIONS:
+        return ()
+    chain = chain_of(failure, operand)
+    text, user = failure.name_of(operand), failure.user
+    if chain and isinstance(chain[-1].node, ast.Attribute):
+        text = chain[-1].text
+    for made in assignments_of(user, text) if user is not None else ():
+        if isinstance(made.value, ast.Attribute):  # labels = labels.to
+            text = written(made.value)
+    ways = [f"If its result is meant, call it: {grouped(text)}(...)."]
+    unread = unread_tensors(user) if user is not None and is_module else []
+    if len(unread) == 1:
+        ways.insert(0, f"If {unread[0]}, which no line reads, is meant as {name!r}: give that.")
+    elif is_module:
+        ways.append(f"If it is to be another tensor: give that as {name!r}.")
+    return tuple(ways)
 
 
 def _given_at(failure: Failure, at: int) -> Operand | None:

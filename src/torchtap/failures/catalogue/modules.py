@@ -66,7 +66,9 @@ def _attribute(failure: Failure, found: re.Match[str]) -> Explanation:
             (),
             where,
         )
-    close = difflib.get_close_matches(name, [one for one in known if one[:1] != "_"], n=2)
+    close = difflib.get_close_matches(name, [one for one in known if one[:1] != "_"], n=9)
+    # Letters that have changed places are the likeliest slip.
+    close = [one for one in close if sorted(one) == sorted(name)] or close[:2]
     is_saved = bool(ways) and ways[0].startswith("If the model was saved whole")
     if close and name != "module" and not is_saved:
         ways.insert(0, f"Did you mean {' or '.join(map(repr, close))}?")

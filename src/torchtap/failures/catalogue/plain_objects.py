@@ -26,6 +26,15 @@ _KINDS = ("str", "int", "float", "bool", "list", "dict", "tuple", "module", "_In
 _OF_PYTHON = {name for kind in (str, list, dict, set, tuple) for name in dir(kind)}
 _ALREADY = ("cpu", "detach", "numpy")
 """Methods that make an array of a tensor, step by step: an array needs none of them."""
+_OF_NUMBERS = (*_ALREADY, "data", "item", "tolist")
+"""Members that lead from a tensor to a number: a number needs none of them."""
+_WITH_ARGUMENTS = frozenset(
+    {
+        *("view", "reshape", "permute", "transpose", "unsqueeze", "expand", "repeat", "to", "type"),
+        *("gather", "split", "chunk", "masked_fill", "index_select", "pow", "mm", "bmm", "matmul"),
+    }
+)
+"""Methods of tensors that cannot be called without an argument."""
 
 
 class _Maker(NamedTuple):
@@ -294,6 +303,7 @@ def _read(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         "is_already": asked in _ALREADY,
         "is_not_yet": asked not in _ALREADY,
         "is_keys": kind == "_IncompatibleKeys",
+        "arguments": "..." if text.rpartition(".")[2] in _WITH_ARGUMENTS else "",
         "is_function": kind in ("method", "function", "builtin_function_or_method"),
         "key": f"{grouped(text)}[{asked!r}]" if type(held) is dict and asked in held else "",
         "part": "" if loss else " or ".join(parts[:3]),
@@ -301,6 +311,8 @@ def _read(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         "value_of_key": f"{written(over)}[{text}]" if is_key and over is not None else "",
         "is_text": kind == "str" and not is_key,
         "is_number": kind in ("int", "float", "bool"),
+        "is_plain_number": asked in _OF_NUMBERS,
+        "is_no_plain_number": asked not in _OF_NUMBERS,
         "is_several": bool(held) and kind in ("list", "tuple") and not parts and not layers,
         "layers": layers,
         "numbered": numbered_batch(frame, node),
@@ -437,7 +449,7 @@ SITUATIONS: dict[str, Situation] = {
         ),
         SituationRow(
             "{text} is a {kind}, and was not called.",
-            "Call it: {text_it}().{asked}.",
+            "Call it: {text_it}({arguments}).{asked}.",
             when="is_function",
         ),
         SituationRow(
@@ -447,7 +459,9 @@ SITUATIONS: dict[str, Situation] = {
         ),
         SituationRow(
             "{text} is a number ({kind}) and no tensor, and {asked} is of tensors.",
-            "Make a tensor of it: torch.tensor({text}).",
+            ("is_plain_number", "It is a number already: leave .{asked} out."),
+            ("is_plain_number", "If a tensor is needed there: torch.tensor({text})."),
+            ("is_no_plain_number", "Make a tensor of it: torch.tensor({text})."),
             when="is_number",
         ),
         SituationRow(

@@ -89,9 +89,18 @@ def _sequential(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     is_list = kind in ("list", "tuple") or "genexpr" in kind or kind == "generator"
     is_class = isinstance(value, type)
     is_tensor = isinstance(value, Tensor)
+    node = None if failure.user is None else failure.user.expression
+    base, given = "", ""
+    if is_list and isinstance(node, ast.Call) and node.args:
+        func, given = written(node.func), written(node.args[-1])
+        base = func.rpartition(".")[0] if func.endswith(".append") else ""
+        given = "" if base or len(node.args) > 1 else f"{func}(*{given})"
     known = {"is_list": is_list, "is_class": is_class, "is_tensor": is_tensor, "layer": layer}
     return {
         **known,
+        "base": base,
+        "starred": given,
+        "is_placed": is_list and not base and not given,
         "short": f"the class {name}" if is_class else "a generator" if "genexpr" in kind else name,
         "made": f"{name}()",
         "is_other": not any(known.values()),
@@ -336,7 +345,14 @@ SITUATIONS: dict[str, Situation] = {
     "member of a sequential": SituationRow(
         "A container of modules takes modules alone, and got {short}.",
         (
-            "is_list",
+            "base",
+            "If its members belong together as one entry, make a module of them: {base}.append("
+            "nn.ModuleList([...])).",
+        ),
+        ("base", "If each is to be an entry of its own: {base}.extend([...])."),
+        ("starred", "Unpack it with a star where it stands: {starred}."),
+        (
+            "is_placed",
             "Unpack it with a star where it stands, as in nn.Sequential(first, *layers); behind a "
             "container that is there already: net.extend(layers).",
         ),
