@@ -59,6 +59,12 @@ def new_step_counter() -> StepCounter:
     return cast(StepCounter, native.kernel().StepCounter())
 
 
+def kernel_with(part: str) -> Any:
+    """Return the binary; ``None`` where calls are not taken natively, or it lacks this part."""
+    kernel = native.kernel() if native.takes_calls() else None
+    return kernel if hasattr(kernel, part) else None  # Or the binary is an older one.
+
+
 def native_put_on() -> Callable[..., None] | None:
     """Return what puts hooks into their tables natively, where the binary does."""
     kernel: Any = native.kernel() if native.takes_calls() else None
