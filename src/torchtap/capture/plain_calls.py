@@ -59,10 +59,16 @@ def new_step_counter() -> StepCounter:
     return cast(StepCounter, native.kernel().StepCounter())
 
 
+def kernel_with(part: str) -> Any:
+    """Return the binary; ``None`` where calls are not taken natively, or it lacks this part."""
+    kernel = native.kernel() if native.takes_calls() else None
+    return kernel if hasattr(kernel, part) else None  # Or the binary is an older one.
+
+
 def native_put_on() -> Callable[..., None] | None:
     """Return what puts hooks into their tables natively, where the binary does."""
-    handles = getattr(native.kernel(), "Handles", None) if native.takes_calls() else None
-    if not hasattr(handles, "wake"):
+    kernel: Any = native.kernel() if native.takes_calls() else None
+    if not hasattr(kernel, "Table") or not hasattr(kernel.Handles, "wake"):
         return None  # Or the binary is an older one.
     _bind_tables()
     put_on: Callable[..., None] = native.kernel().put_on
@@ -151,9 +157,9 @@ def plain_hooks(listener: Listener) -> Callable[[PostForward], PostForward | Nat
         leaving = new_leaving(
             listener, busy, running, tap, tap.call_numbers, output, gradient, gradients
         )
+        if copies_first:
+            leaving.policy = policy
         if not hook.has_frame:
-            if copies_first:
-                leaving.policy = policy
             return NativeHook(leave, leaving, hook)
         tap.take_plain = leaving.take
         is_followed = tap is root and follows_models and listener.is_entered_plainly
@@ -173,9 +179,11 @@ def counted_plainly(
     counter: CallCounter, leave: PostForward | NativeHook | None
 ) -> CallCounter | NativeHook:
     """Return a pre-hook that counts natively the calls that ``leave`` takes natively, or not."""
-    if not isinstance(leave, NativeHook):
+    if not isinstance(leave, NativeHook) or not _counts_natively():
         return counter
-    return NativePreHook(native.kernel().enter, leave.args[0], counter)
+    # The numbers, and not what the other hook has: the compiler checks before each run of a graph
+    # that what two hooks have in common is one object.
+    return NativePreHook(native.kernel().enter_counted, counter.tap.call_numbers, counter)
 
 
 @once
@@ -202,4 +210,16 @@ def _bind() -> None:
         )
     kernel = native.kernel()
     of_models = (kernel.enter_model, kernel.leave_model) if native.follows_models() else ()
-    trace_hooks_behind(kernel.enter, kernel.leave, *of_models)
+    counted = (kernel.enter_counted,) if _counts_natively() else ()
+    trace_hooks_behind(kernel.leave, *counted, *of_models, find_trace=_find_trace)
+
+
+def _counts_natively() -> bool:
+    return hasattr(native.kernel(), "enter_counted")  # Else the binary is an older one.
+
+
+def _find_trace() -> Callable[..., Any]:
+    """Return the function that traces the hooks of a watch; there is a compiler by now."""
+    from torchtap.capture.compiled import trace_hook
+
+    return trace_hook

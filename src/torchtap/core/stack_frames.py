@@ -11,6 +11,7 @@ from pathlib import Path
 from types import FrameType
 
 _OWN = f"{Path(__file__).parents[1]}{os.sep}"
+_RUNNER = f"{_OWN}{os.path.join('cli', 'script', 'as_main.py')}"
 _lock = threading.RLock()
 
 
@@ -52,6 +53,15 @@ def is_on_stack(callers: Sequence[FrameType], innermost: FrameType | None) -> bo
     while innermost is not None and not any(innermost is caller for caller in callers):
         innermost = innermost.f_back
     return innermost is not None
+
+
+def is_inside_own(frame: FrameType | None) -> bool:
+    """Return whether a frame is inside a function of torchtap, other than the one of a script."""
+    while frame is not None and frame.f_code.co_filename != _RUNNER:
+        if frame.f_code.co_filename.startswith(_OWN):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def outside_stacklevel() -> int:

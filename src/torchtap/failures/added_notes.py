@@ -20,6 +20,7 @@ from torchtap.failures.message_patterns import KnownMessage, is_from_torch, reco
 from torchtap.failures.misplaced_members import misplaced
 from torchtap.failures.other_names import exchanged_arguments
 from torchtap.failures.traceback_frame import forget
+from torchtap.failures.unread_members import unread_layer
 from torchtap.failures.value_chains import placed, rows_of
 
 HEAD = "torchtap:"
@@ -87,6 +88,7 @@ def explain(
         return failure, None, None
     explanation = SITUATIONS[known.name](failure, known.match)
     way = misplaced(failure) or exchanged_arguments(failure)
+    way = way or unread_layer(failure, explanation.ways)
     if way:
         explanation = explanation._replace(ways=(way, *explanation.ways))
     ways = tuple(placed(failure, one) for one in explanation.ways)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from torch import nn
@@ -12,6 +13,7 @@ from torch import nn
 from torchtap.core.source_files import is_of_library, shown_file
 from torchtap.failures.failure import Failure
 from torchtap.failures.parsed_source import function_tree, source_tree, written
+from torchtap.failures.traceback_frame import MISSING, value_in
 
 _METHODS = {
     "detach": "Take the .detach() away: it returns a tensor without a graph.",
@@ -40,6 +42,10 @@ _MODES = {
     "no_grad": "Take torch.no_grad() away from what is trained.",
     "inference_mode": "Take torch.inference_mode() away from what is trained.",
 }
+
+
+_ValueOf = Callable[[ast.AST], Any]
+"""Tells the value of an expression, or ``MISSING``."""
 
 
 class GraphCut(NamedTuple):
@@ -75,12 +81,12 @@ def cuts_in(failure: Failure) -> list[GraphCut]:
 
 
 def _every_cut(failure: Failure) -> Iterator[GraphCut]:
-    for file, first, last, module in _ranges(failure):
+    for file, first, last, module, value_of in _ranges(failure):
         nodes = ast.walk(source_tree(file) or ast.Module([], []))
         inside = [one for one in nodes if first <= getattr(one, "lineno", 0) <= last]
         # A forward of a module counts by what it returns; a running function by the line where it
         # stands.
-        on_way = _way_of(inside, 0 if module else last)
+        on_way = _way_of(inside, 0 if module else last, value_of)
         for node in inside:
             cut = None if _is_running(failure, node, file) else _cut(node, file)
             if cut is not None:
@@ -103,10 +109,11 @@ def _position(node: ast.AST) -> tuple[int | None, int | None, int | None]:
     return *at, getattr(node, "end_col_offset", None)
 
 
-def _way_of(inside: Sequence[ast.AST], last: int) -> set[int]:
+def _way_of(inside: Sequence[ast.AST], last: int, value_of: _ValueOf) -> set[int]:
     """The expressions that what a function returns, or what its last line names, is made from.
 
-    Follows names alone, whatever the order of the lines.
+    Follows names alone, whatever the order of the lines. It ends at a module that is trained: its
+    output has a graph, with any input.
     """
     todo: list[ast.AST] = [
         one.value for one in inside if isinstance(one, ast.Return) and one.value and not last
@@ -115,7 +122,7 @@ def _way_of(inside: Sequence[ast.AST], last: int) -> set[int]:
     nodes: set[int] = set()
     names: set[str] = set()
     while todo:
-        for node in ast.walk(todo.pop()):
+        for node in _parts(todo.pop(), value_of):
             if isinstance(node, ast.expr):  # Contexts are one object for all.
                 nodes.add(id(node))
             # Each name once: x = f(x) would lead to itself.
@@ -123,6 +130,15 @@ def _way_of(inside: Sequence[ast.AST], last: int) -> set[int]:
                 names.add(node.id)
                 todo += _given_to(node.id, inside)
     return nodes
+
+
+def _parts(node: ast.AST, value_of: _ValueOf) -> Iterator[ast.AST]:
+    """Yield an expression and its parts, without what is given to a module that is trained."""
+    yield node
+    called = value_of(node.func) if isinstance(node, ast.Call) else None
+    is_trained = isinstance(called, nn.Module) and any(p.requires_grad for p in called.parameters())
+    for part in () if is_trained else ast.iter_child_nodes(node):
+        yield from _parts(part, value_of)
 
 
 def _given_to(name: str, inside: Sequence[ast.AST]) -> Iterator[ast.AST]:
@@ -138,6 +154,11 @@ def _given_to(name: str, inside: Sequence[ast.AST]) -> Iterator[ast.AST]:
             held = {one.id for one in ast.walk(target) if isinstance(one, ast.Name)}
             if name in held and value is not None:
                 yield value
+        match node:
+            case ast.Call(
+                func=ast.Attribute(value=ast.Name(id=filled), attr="append" | "extend"), args=given
+            ) if filled == name:
+                yield from given
 
 
 def without_grad(failure: Failure) -> str:
@@ -178,8 +199,8 @@ def _lines_of(function: Callable[..., Any] | None) -> tuple[str, int, int]:
     return code.co_filename, code.co_firstlineno, tree.end_lineno or tree.lineno
 
 
-def _ranges(failure: Failure) -> Iterator[tuple[str, int, int, str]]:
-    """File, first and last line, and module, of code that took part."""
+def _ranges(failure: Failure) -> Iterator[tuple[str, int, int, str, _ValueOf]]:
+    """File, first and last line, module, and values of expressions, of code that took part."""
     for kind, modules in _classes(failure).items():
         # Lightning's steps are forwards too, which it calls itself.
         for method in (kind.forward, getattr(kind, "training_step", None)):
@@ -190,6 +211,7 @@ def _ranges(failure: Failure) -> Iterator[tuple[str, int, int, str]]:
                     first,
                     last,
                     ", ".join(failure.names.module(module) for module in modules[:3]),
+                    partial(_value_of_member, modules[0]),
                 )
     for frame in reversed(failure.frames):
         if frame.is_user and frame.function is not None:
@@ -198,7 +220,12 @@ def _ranges(failure: Failure) -> Iterator[tuple[str, int, int, str]]:
                 getattr(frame.function, "lineno", 1),
                 *(decorator.lineno for decorator in decorators),
             ]
-            yield frame.file, min(lines), frame.line, ""
+            yield frame.file, min(lines), frame.line, "", frame.value_of
+
+
+def _value_of_member(module: nn.Module, node: ast.AST) -> Any:
+    """Return the value of an expression of a module's forward that begins at ``self``."""
+    return value_in(node, lambda name: module if name == "self" else MISSING)
 
 
 def _cut(node: ast.AST, file: str) -> tuple[str, str, bool] | None:

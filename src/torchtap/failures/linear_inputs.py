@@ -10,6 +10,11 @@ from torch import Tensor, nn
 
 from torchtap.failures.failure import Explanation, Failure
 from torchtap.failures.lost_dimensions import batch_taken_out
+from torchtap.failures.misfit_sizes import (
+    of_a_part_left_out,
+    of_a_view_turned,
+    of_exchanged_sizes,
+)
 from torchtap.failures.operands import Operand, bounds_of, has_channels_first
 from torchtap.failures.other_names import other_layer, uncalled, unread_value
 from torchtap.failures.parsed_source import grouped, written
@@ -75,7 +80,9 @@ def _ways(
             return
     if len(before or shape) == 3 or (before is None and not _maker(failure, operand)):
         yield from _single(failure, operand, before or shape, wanted)
-    yield from to_the_end(name, shape, wanted)
+    turned = list(of_a_view_turned(failure, operand, wanted))
+    yield from turned or to_the_end(name, shape, wanted)
+    yield from of_a_part_left_out(failure, operand, given, wanted)
     yield from without_the_call(failure, operand, wanted)
     yield from _joined_parts(name, value, wanted)
     if len(shape) == 4 and has_channels_first(failure.origin(operand).module):
@@ -84,6 +91,7 @@ def _ways(
             "Flatten each picture, if it is to give one row: x.flatten(1), and "
             f"{made}({flat}, {module.out_features})."
         )
+    yield from of_exchanged_sizes(failure, given, wanted)
     wider = f"{made}({given}, {module.out_features})"
     maker = _maker(failure, operand)
     is_of_network = maker or value.grad_fn is not None or failure.origin(operand).module is not None

@@ -23,7 +23,7 @@ def misplaced(failure: Failure) -> str:
     PyTorch says of it that shapes do not fit; an error about anything else has another cause.
     """
     module = failure.module
-    if not _is_of_shapes(failure):
+    if not is_of_shapes(failure):
         return ""
     running = (frame.module for frame in reversed(failure.frames))
     found = (_of_two(failure, one) for one in dict.fromkeys(running) if one is not None)
@@ -42,7 +42,8 @@ def misplaced(failure: Failure) -> str:
     return ""
 
 
-def _is_of_shapes(failure: Failure) -> bool:
+def is_of_shapes(failure: Failure) -> bool:
+    """Return whether the message says that sizes do not fit."""
     is_computed = isinstance(failure.error, RuntimeError | ValueError)
     is_computed = is_computed and not failure.text.startswith(_LOADING)
     return is_computed and _OF_SHAPES.search(failure.text) is not None

@@ -191,7 +191,9 @@ def origin_of(operand: Operand, frames: Sequence[TracebackFrame], names: Names) 
         if not held:
             continue
         # The innermost name of the program's that still holds the very tensor.
-        name = name if name in held else held[0]
+        name = (
+            name if name in held or _is_another(frames[operand.depth], held[0], value) else held[0]
+        )
         made = [one for key in held for one in assignments_of(frame, key)]
         if made:
             return _from_assignments(made, frame, name, names, value)
@@ -206,6 +208,11 @@ def origin_of(operand: Operand, frames: Sequence[TracebackFrame], names: Names) 
         text, module = place_of_node(value.grad_fn, names)
         return Origin(f"made by {text}", name, module)
     return Origin(argument, name)
+
+
+def _is_another(frame: TracebackFrame, name: str, value: Any) -> bool:
+    """Return whether a name stands for another value in a frame of the program."""
+    return not frame.is_torch and frame.own_names.get(name, value) is not value
 
 
 def _handed_over(frames: Sequence[TracebackFrame], depth: int) -> Iterator[tuple[str, Any]]:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from torchtap.core.source_files import shown_file
 from torchtap.core.user_functions import code_of
-from torchtap.failures.assignments import runs_before
+from torchtap.failures.assignments import assigned_before, runs_before
 from torchtap.failures.graph_reading import Node, operation, place_of_node, shares_memory
 from torchtap.failures.module_names import Names
 from torchtap.failures.parsed_source import source_tree
@@ -95,6 +95,10 @@ def _camel(name: str) -> str:
     return "".join(part.capitalize() for part in name.split("_"))
 
 
+_COMPUTED_BY = {"Dropout": "Mul"}
+"""Functions that write by another operation, under whose name autograd keeps it."""
+
+
 def writer_of(
     tensor: Tensor | None,
     writer: Node | None,
@@ -133,7 +137,8 @@ def writer_of(
         for file in _files(frames, names)
         for one in writes_in(file)
         # x[i] = y may be a copy_, an index_put_ or a fill_: its source fits any of them.
-        if kind in ("", _ANY_WRITE, one.operation) or one.operation == _ANY_WRITE
+        if kind in ("", _ANY_WRITE, _COMPUTED_BY.get(one.operation, one.operation))
+        or one.operation == _ANY_WRITE
         if not _is_no_tensor(one, frames, names)
     ]
     fitting.sort(key=_is_far(frames, names))  # The note has room for some.
@@ -192,6 +197,8 @@ def _is_of(frame: TracebackFrame, write: Write, last: int) -> bool:
 def _is_no_tensor(write: Write, frames: Sequence[TracebackFrame], names: Names) -> bool:
     """Return whether what is written into is seen to be a number, a list or the like."""
     target = write.target
+    if isinstance(target, ast.Name) and _begins_as_a_list(write.file, write.line, target.id):
+        return True
     if isinstance(target, ast.Attribute) and getattr(target.value, "id", "") == "self":
         held = [vars(one).get(target.attr) for _, one in names.modules()]
         held = [one for one in held if one is not None]
@@ -203,6 +210,18 @@ def _is_no_tensor(write: Write, frames: Sequence[TracebackFrame], names: Names) 
         if frame.file == write.file and frame.function is not None
         if _is_of(frame, write, write.line)
     )
+
+
+def _begins_as_a_list(file: str, line: int, name: str) -> bool:
+    """Return whether the function around a line gives a name lists alone, before it is added to."""
+    functions = [
+        one
+        for one in ast.walk(source_tree(file) or ast.Module([], []))
+        if isinstance(one, ast.FunctionDef) and one.lineno <= line <= (one.end_lineno or 0)
+    ]
+    given = assigned_before(functions[-1], line, file, name) if functions else []
+    values = [one.value for one in given if one.line != line]
+    return bool(values) and all(isinstance(one, ast.List | ast.ListComp) for one in values)
 
 
 def _is_far(frames: Sequence[TracebackFrame], names: Names) -> Callable[[Write], bool]:

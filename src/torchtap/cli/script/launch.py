@@ -24,12 +24,11 @@ from torchtap.cli.script.folders import FolderSettings, ScriptFolders
 from torchtap.cli.script.guarding import Guarding
 from torchtap.core.after_import import after_import
 from torchtap.core.blame import is_own_fault, own_fault
+from torchtap.core.signals import Postponing
 
 if TYPE_CHECKING:
     from torchtap.capture.training.stepping import Stepping
 
-_PACKAGE = str(Path(__file__).parents[2]) + os.sep
-_RETRY_SECONDS, _MOST_RETRIES = 0.01, 200
 FOUND = 1
 """Exit code with ``--guard`` of a script that had a NaN or Inf and ended well all the same."""
 UNRECORDED = 3
@@ -116,7 +115,7 @@ class Watching:
         self._how_ended = ""
         self._is_told = False
         self._has_finished = self._has_ended = False
-        self._num_retries = 0
+        self._postponing = Postponing()
         self._signal = 0
         self._forks = threading.local()  # The signals that a thread held back before its fork.
 
@@ -259,13 +258,7 @@ class Watching:
         if self._has_ended:  # It is being saved.
             self._signal = number
             signal.signal(number, signal.SIG_DFL)
-        elif _is_ours(frame) and self._num_retries < _MOST_RETRIES:
-            # Between two lines of ours, where what is measured may be half written.
-            self._num_retries += 1
-            timer = threading.Timer(_RETRY_SECONDS, os.kill, (self._process, number))
-            timer.daemon = True
-            timer.start()
-        else:
+        elif not self._postponing.postpones(number, frame):
             self._signal = number
             signal.signal(number, signal.SIG_DFL)
             self.end()
@@ -304,15 +297,6 @@ def _wait_for_threads() -> None:
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join()
-
-
-def _is_ours(frame: FrameType | None) -> bool:
-    """Return whether a function of ours is running, other than that which runs the script."""
-    while frame is not None and frame.f_code is not run_as_main.__code__:
-        if frame.f_code.co_filename.startswith(_PACKAGE):
-            return True
-        frame = frame.f_back
-    return False
 
 
 def _shown(path: Path) -> str:

@@ -19,6 +19,7 @@ from torchtap.capture.watch_handle import Watch, note_of_step
 from torchtap.core.distributed import num_ranks, own_rank
 from torchtap.core.module_paths import Where
 from torchtap.core.record import Sink
+from torchtap.core.signals import Postponing
 from torchtap.runs.memory import Memory
 
 WHERE = ("*:output,grad_output", ".:input")
@@ -111,6 +112,7 @@ class _OnTerminated:
     def __init__(self, function: Callable[[], None]) -> None:
         self._function = function
         self._before: Any = None
+        self._postponing = Postponing()
 
     def attach(self) -> None:
         """Take the signal, in the main thread, where signals arrive."""
@@ -124,6 +126,8 @@ class _OnTerminated:
         self._before = None
 
     def _arrived(self, number: int, frame: FrameType | None) -> None:
+        if self._postponing.postpones(number, frame):
+            return
         before = self._before
         self.detach()
         try:

@@ -230,9 +230,15 @@ def _numbers_of_classes(
                 greatest = f"{grouped(scores)}.argmax(1)"
                 yield f"If {scores} holds scores, take the class of the greatest: {greatest}."
                 return
+            is_class = f"If {name} holds the number of a class for each row of {scores}"
+            if isinstance(failure.module, nn.MSELoss | nn.L1Loss | nn.SmoothL1Loss | nn.HuberLoss):
+                yield (
+                    f"{is_class}, the loss of classes takes both as they are: F.cross_entropy("
+                    f"{scores}, {name}), of scores without a softmax before."
+                )
             yield (
-                f"If {name} holds the number of a class for each row of {scores}, give each class "
-                f"a place of its own: F.one_hot({name}, {classes})."
+                f"{is_class}, and each class is to have a place of its own: "
+                f"F.one_hot({name}, {classes}).float()."
             )
 
 

@@ -69,9 +69,15 @@ _METHODS = {"long int": "long", "int": "int", "float": "float", "double": "doubl
 def _classes(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     name = first_argument(failure)
     method = _METHODS.get(found["wanted"] or "", "")
+    frame = failure.user
+    node = None if frame is None else frame.expression
+    is_given = frame is not None and isinstance(node, ast.Call) and bool(node.args)
+    value = frame.value_of(node.args[0]) if is_given else None  # type: ignore[union-attr]
+    is_number = isinstance(value, Tensor) and value.dim() == 0
     return {
         "name": name,
-        "converted": f"{grouped(name)}.{method}()" if method else "",
+        "converted": f"{grouped(name)}.{method}()" if method and not is_number else "",
+        "size": f"{grouped(name)}.item()" if is_number else "",
         "number": found["number"] or "",
         "what": f"one {found['number']}" if found["number"] else f"a tensor of {found['given']}",
     }
@@ -176,6 +182,8 @@ SITUATIONS: dict[str, Situation] = {
     "class of a tensor": SituationRow(
         "An old class of tensors, such as torch.FloatTensor, takes sizes, lists and tensors of its "
         "own dtype, and got {what}.",
+        ("size", "If it is a size, give the number itself: {size}."),
+        ("size", "If it is the one element, make a tensor of it: {name_it}.reshape(1).float()."),
         ("converted", "Convert it: {converted}."),
         ("number", "Make a tensor of it: torch.tensor({name})."),
         facts=_classes,

@@ -184,7 +184,12 @@ def _weighted(failure: Failure, name: str, value: Tensor, weight: Tensor) -> Exp
             "Make it float32 where it is made: numpy's floats are float64, so torch.from_numpy(a)"
             ".float()."
         )
-    if mine not in _WHOLE:
+    given = [one.value for one in failure.tensors if not failure.origin(one).is_state]
+    if mine not in _WHOLE and len(given) > 1 and all(dtype_text(one) == mine for one in given):
+        ways.insert(
+            0, f"Convert the model, to which all is given as {mine}: model.to(torch.{mine})."
+        )
+    elif mine not in _WHOLE:
         ways.append(f"Convert the model: model.to(torch.{mine}).")
     if {"float16", "bfloat16"} & {mine, theirs}:
         ways.append(

@@ -16,6 +16,7 @@ from torchtap.failures.failure import Explanation, Failure
 from torchtap.failures.followed_values import steps_of
 from torchtap.failures.linear_inputs import explained
 from torchtap.failures.lost_dimensions import kept_dimension
+from torchtap.failures.misfit_sizes import of_a_part_left_out, of_exchanged_sizes
 from torchtap.failures.operands import Operand, has_channels_first, parts_of_expression
 from torchtap.failures.other_names import other_layer, unread_value
 from torchtap.failures.parsed_source import grouped, written
@@ -63,7 +64,11 @@ def _matrices(failure: Failure, found: re.Match[str]) -> Explanation:
         (
             *vectors,
             *undone_transpose(failure),
-            *_transposed(names, values, is_linear=is_linear),
+            *(
+                _transposed(names, values, is_linear=is_linear)
+                if all(isinstance(one, Tensor) for one in values)
+                else _transposed_batches(names, values, found)
+            ),
             f"Make what produces {names[0]} or {names[1]} so wide that the two numbers are equal.",
         ),
         failure.details(),
@@ -183,6 +188,18 @@ def _transposed(names: list[str], values: list[object], *, is_linear: bool) -> I
         yield f"To sum over the {rows}, transpose {names[0]}: {left}.mT{shape}."
 
 
+def _transposed_batches(
+    names: list[str], values: list[object], found: re.Match[str]
+) -> Iterator[str]:
+    """Yield the transposes that fit where the message tells the sizes of the other operand."""
+    left, right = int(found["left"]), int(found["right"])
+    one, other = values if len(values) == 2 and "m" in found.groupdict() else (None, None)
+    if isinstance(one, Tensor) and one.dim() == 3 and one.shape[1] == right:
+        yield f"To sum over dimension 1 of both, transpose {names[0]}: {grouped(names[0])}.mT."
+    if isinstance(other, Tensor) and other.dim() == 3 and other.shape[2] == left:
+        yield f"To sum over the last dimensions, transpose {names[1]}: {grouped(names[1])}.mT."
+
+
 def undone_transpose(failure: Failure) -> Iterator[str]:
     """Yield the transpose of the last dimensions, where a product has one of two others."""
     node = failure.frames[failure.operands[0].depth].expression if failure.operands else None
@@ -281,9 +298,11 @@ def _ways_of_channels(
     it = f"it take them: {variable} = nn.{kind}({given}, ...)"
     if not hasattr(module, "in_channels"):
         it = f"the weight take them, where it takes {wanted}"
+    left_out = list(of_a_part_left_out(failure, operand, given, wanted))
+    yield from left_out or of_exchanged_sizes(failure, given, wanted)
     yield f"If {given} is the right number, make {it}."
     is_made = failure.origin(operand).module is not None or getattr(value, "grad_fn", None)
-    if is_made and wanted > given and wanted % given == 0:
+    if is_made and wanted > given and wanted % given == 0 and not left_out:
         yield (
             f"If {wanted // given} maps of {given} channels are to be put together before it: "
             "torch.cat((a, b), 1)."

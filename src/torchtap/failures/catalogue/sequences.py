@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from torchtap.failures.failure import Failure
 from torchtap.failures.parsed_source import grouped, written
@@ -124,9 +124,21 @@ def _sizes_of_state(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]
     differs = [at for at in range(3) if wanted[at] != given[at]] if is_known else []
     other = value.shape[1 if is_first else 0] if is_known else None
     is_turned = differs == [1] and other == given[1]
+    layers, directions = (
+        getattr(failure.module, "num_layers", 1),
+        wanted[0] // given[0] if given else 0,
+    )
+    is_twice = differs == [0] and given[0] == 2 * wanted[0] and wanted[0] == layers
+    both = 2 * getattr(failure.module, "hidden_size", 0)
+    is_taken_twice = any(
+        isinstance(one, nn.Linear) and one.in_features == both for _, one in failure.names.modules()
+    )
     size = f"{name}.size({0 if is_first else 1})" if name.isidentifier() else wanted[1]
     return {
         "batch": wanted[1] if is_known else "its own",
+        "is_twice": is_twice and is_taken_twice,
+        "may_be_twice": is_twice and not is_taken_twice,
+        "is_half": differs == [0] and directions == 2 and wanted[0] == 2 * layers,
         "is_turned": is_turned and not is_first,
         "is_turned_too": is_turned and is_first,
         "may_be_first": not is_first and not is_turned and differs == [1],
@@ -181,7 +193,10 @@ SITUATIONS: dict[str, Situation] = {
             "{name_it}.permute(0, 3, 1, 2).flatten(2), with batch_first=True.",
         ),
         ("is_flat", "Make one vector of what stands behind the time: {name_it}.flatten(2)."),
-        ("single", "Take the dimension of one away: {name_it}.squeeze({single})."),
+        (
+            "single",
+            "If the dimension of one is left over, take it away: {name_it}.squeeze({single}).",
+        ),
         (
             "is_joined",
             "If the first two say which sequence it is, join them: {name_it}.flatten(0, 1), with "
@@ -195,7 +210,11 @@ SITUATIONS: dict[str, Situation] = {
     ),
     "features of a cell": SituationRow(
         "{module} has {size}={wanted}, and its {what} has {given} in the last dimension.",
-        ("made", "Make it take {given}: {variable} = {made}."),
+        (
+            "made",
+            "If a width of {given} is right, make it take that: {variable} = {made}.",
+        ),
+        ("made", "If {wanted} is, give {name} that many, where it is made."),
         ("is_hidden", "Give a state of [batch, {wanted}], or none: it then begins with zeros."),
         about="argument",
         facts=_cell,
@@ -266,9 +285,24 @@ SITUATIONS: dict[str, Situation] = {
             "layers first, also with batch_first=True.",
         ),
         (
+            "is_twice",
+            "If the module is to go in both directions, as this state and an nn.Linear that takes "
+            "both say, make it so: bidirectional=True.",
+        ),
+        (
+            "is_half",
+            "If the module is to go in one direction, as the state says, leave bidirectional=True "
+            "out.",
+        ),
+        (
             "is_other",
             "If it begins with zeros, make it of that shape: torch.zeros({wanted}), or leave the "
             "state out.",
+        ),
+        (
+            "may_be_twice",
+            "If the module is to go in both directions, as a state of twice its layers says: "
+            "bidirectional=True.",
         ),
         (
             "is_of_another",

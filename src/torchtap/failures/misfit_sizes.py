@@ -1,0 +1,84 @@
+"""Sizes that a layer does not take, where a call of the program shows how they came about."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from torch import nn
+
+from torchtap.core.source_files import shown_file
+from torchtap.failures.failure import Failure
+from torchtap.failures.operands import Operand
+from torchtap.failures.parsed_source import grouped
+from torchtap.failures.scopes import Expression
+from torchtap.failures.value_chains import chain_of
+
+_JOINING = ("cat", "concat", "concatenate")
+_TAKEN = ("in_features", "in_channels", "num_features")
+_VIEWING = ("view", "reshape")
+
+
+def of_exchanged_sizes(failure: Failure, given: int, wanted: int) -> Iterator[str]:
+    """Yield the way out where a layer gives as many as its input has: its sizes are exchanged."""
+    module = failure.module
+    sizes = vars(module) if isinstance(module, nn.Module) else {}
+    out = sizes.get("out_features", sizes.get("out_channels"))
+    if out == given != wanted and _size_taken_next(failure, module) in (None, wanted):
+        more = ", ..." if "out_channels" in sizes else ""
+        yield (
+            f"If its two sizes stand in the wrong order, exchange them: nn.{type(module).__name__}("
+            f"{given}, {wanted}{more})."
+        )
+
+
+def _size_taken_next(failure: Failure, module: nn.Module | None) -> int | None:
+    """The features or channels that the layer behind one in a Sequential takes, if one is there."""
+    for _, parent in failure.names.modules():
+        members = list(parent._modules.values()) if isinstance(parent, nn.Sequential) else []
+        if module in members:
+            for one in members[members.index(module) + 1 :]:
+                found = [vars(one)[name] for name in _TAKEN if name in vars(one)]
+                if found:
+                    return int(found[0])
+    return None
+
+
+def of_a_part_left_out(
+    failure: Failure, operand: Operand, given: int, wanted: int
+) -> Iterator[str]:
+    """Yield the way out where parts were joined to what has too few features or channels."""
+    for one in chain_of(failure, operand) if wanted > given else ():
+        node = one.node
+        if isinstance(node, ast.Call) and _name(node) in _JOINING and node.args:
+            yield (
+                f"If a part is missing from {_shown(one)}, join it, too: one of {wanted - given} "
+                f"in the dimension of these {given}."
+            )
+            return
+
+
+def of_a_view_turned(failure: Failure, operand: Operand, wanted: int) -> Iterator[str]:
+    """Yield the way out where a view put the size that is wanted in front of the -1."""
+    for one in chain_of(failure, operand):
+        node = one.node
+        if isinstance(node, ast.Name):
+            continue
+        if not isinstance(node, ast.Call) or _name(node) not in _VIEWING or len(node.args) != 2:
+            return
+        size, rest = node.args
+        if one.scope.value_of(size) == wanted and one.scope.value_of(rest) == -1:
+            func = ast.unparse(node.func)
+            yield (
+                f"If each row is to have the {wanted}, they stand last: {grouped(func)}(-1, "
+                f"{ast.unparse(size)}), in place of {_shown(one)}."
+            )
+            return
+
+
+def _name(node: ast.Call) -> str:
+    return getattr(node.func, "attr", getattr(node.func, "id", ""))
+
+
+def _shown(one: Expression) -> str:
+    return f"{one.text} of {shown_file(one.scope.file)}:{one.line}"
