@@ -78,6 +78,19 @@ class WatchOptions:
     skips_evaluation: bool
 
 
+def _new_hooks(plan: Plan, delivery: SinkDispatch, *, borrows: bool) -> TapFollower[_Frame]:
+    """Make the hooks, with a tap for each module; native code takes plain calls where it can."""
+    make_tap = partial(
+        Tap,
+        copies=False if borrows else None,
+        meter=delivery.meter,
+        make_state=native.kernel().SiteState if native.takes_calls() else SiteState,
+    )
+    hooks: TapFollower[_Frame] = TapFollower(plan, make_tap, new_step_counter())
+    hooks.put_natively = native_put_on()
+    return hooks
+
+
 class WatchedCalls:
     """Takes what is wanted of each call, as the hooks on modules tell of it.
 
@@ -123,14 +136,7 @@ class WatchedCalls:
         self.step = self.num_entries = 0
         self.recording = False
         self._borrows = borrows = options.copy == ALIAS
-        make_tap = partial(
-            Tap,
-            copies=False if borrows else None,
-            meter=delivery.meter,
-            make_state=native.kernel().SiteState if native.takes_calls() else SiteState,
-        )
-        self.hooks: TapFollower[_Frame] = TapFollower(plan, make_tap, new_step_counter())
-        self.hooks.put_natively = native_put_on()
+        self.hooks = _new_hooks(plan, delivery, borrows=borrows)
         self.copy_policy = CopyPolicy(options.copy)
         skips = options.skips_evaluation
         self.values = Values(model, self.copy_policy, emit, skips_evaluation=skips)
@@ -340,6 +346,18 @@ class WatchedCalls:
                 self.copy_policy.learn()
             self._head = tap
 
+    def begin_training(self, tap: Tap) -> None:
+        """Note for a native hook that the model is entered in training, as it was not before."""
+        self.hooks.dynamo_setting.hold()
+        if not tap.has_run:
+            tap.note_first_call()
+        tap.has_run = tap.has_trained = True
+        # As in ``_enter_model``.
+        if self._was_training is not True:
+            self._was_training = True
+            self.copy_policy.forget()
+        self.facts.note_forward(is_training=True)
+
     def new_foreign(self, tap: Tap, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> set[int]:
         """Begin a pass for a native hook; return the storages that the caller may write into."""
         self._begin_pass(tap)
@@ -449,4 +467,5 @@ def _foreign(arguments: list[Leaf], options: WatchOptions) -> set[int]:
 
 
 # Native hooks call these, and Dynamo looks at each frame of Python that they begin.
-run_as_it_is(WatchedCalls.new_foreign, WatchedCalls.is_own_memory, Backwards.forget_failed)
+run_as_it_is(WatchedCalls.new_foreign, WatchedCalls.is_own_memory, WatchedCalls.begin_training)
+run_as_it_is(Backwards.forget_failed)
