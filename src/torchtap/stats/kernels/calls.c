@@ -1468,13 +1468,15 @@ int torchtap_are_untouched(PyObject *views) {
 
 /* --------------------------------------------- GraphPart: a hook that was traced into a graph */
 
-/* As capture.compiled.Part, for values of plain training. The numbers on tickets lead to the parts,
-   which nobody holds here. `known`: states that were looked up, by the names that a graph gives. */
+/* States that were looked up, by the names that a graph gives. */
 typedef struct {
     PyObject *port, *leaf;
     PyObject *state, *awaited; /* of the site, and of its gradient; NULL where none is awaited */
 } Known;
 enum { NUM_KNOWN = 2 }; /* an output and its gradient */
+
+/* As capture.compiled.Part, for values of plain training. The numbers on tickets lead to the parts,
+   which nobody holds here. */
 typedef struct GraphPart {
     PyObject_HEAD
     PyObject *listener, *running, *graph, *tap, *states, *steps, *ticket;
