@@ -88,6 +88,8 @@ def _made_of_a_tensor(failure: Failure, operand: Operand) -> str:
             continue
         for one in assignments_of(frame, failure.name_of(operand)):
             if isinstance(one.value, ast.Call) and one.value.args:
+                if isinstance(frame.value_of(one.value.func), nn.Module):
+                    continue  # A module that is made already returned another one.
                 kind = written(one.value.func, frame.file)
                 given = ", ".join(written(part, frame.file) for part in one.value.args)
                 return f"Make the module first, then call it: {kind}()({given})."

@@ -21,6 +21,7 @@ from torchtap.failures.out_of_place import statement_of
 from torchtap.failures.parsed_source import function_tree, written
 from torchtap.failures.situation_row import Situation, SituationRow, first_of
 from torchtap.failures.traceback_frame import MISSING, TracebackFrame
+from torchtap.failures.unread_members import unread_layers
 
 _WRAPPERS = ("DistributedDataParallel", "DataParallel")
 
@@ -66,7 +67,8 @@ def _attribute(failure: Failure, found: re.Match[str]) -> Explanation:
             (),
             where,
         )
-    close = difflib.get_close_matches(name, [one for one in known if one[:1] != "_"], n=9)
+    named = [one for one in known if one.startswith("_") is name.startswith("_")]
+    close = difflib.get_close_matches(name, named, n=9)
     # Letters that have changed places are the likeliest slip.
     close = [one for one in close if sorted(one) == sorted(name)] or close[:2]
     is_saved = bool(ways) and ways[0].startswith("If the model was saved whole")
@@ -130,7 +132,9 @@ def _ways_of_attribute(owner: nn.Module, name: str) -> list[str]:
             f"__init__ assigns self.{name} under a condition that does not hold, or below the line "
             "that needs it: assign it on every path."
         ]
-    return [f"Assign self.{name} in __init__, before it is read."]
+    unread = [f"self.{key} ({type(one).__name__})" for key, one in unread_layers(owner)]
+    meant = [f"If {unread[0]}, which no method reads, is meant: read that."] if unread else []
+    return [*meant[: len(unread) == 1], f"Assign self.{name} in __init__, before it is read."]
 
 
 def _default(owner: nn.Module, name: str) -> str:
