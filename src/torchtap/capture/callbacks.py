@@ -75,7 +75,8 @@ class Listener(Countable, Protocol):
 class PreForward(TapHook[Listener]):
     """Forward pre-hook of a tap that must know when its module is entered."""
 
-    __slots__ = ("is_root", "part")  # Of ``compiled.CompilablePreForward``, which it may become.
+    # Of ``compiled.CompilablePreForward``, which it may become.
+    __slots__ = ("asks", "part", "ticket")
 
     with_kwargs = True
 
@@ -90,7 +91,7 @@ class PreForward(TapHook[Listener]):
 class Begin(TapHook[Listener]):
     """Forward pre-hook of a part that programs call by itself: the step's state is taken then."""
 
-    __slots__ = ("part",)
+    __slots__ = ("asks", "part", "ticket")
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         if self.owner.recording:
@@ -117,7 +118,7 @@ class PostForward(TapHook[Listener]):
         has_frame: whether the module has a pre-hook, which made a frame of the call.
     """
 
-    __slots__ = ("has_frame", "is_root", "part")
+    __slots__ = ("asks", "has_frame", "part", "ticket")
 
     with_kwargs = always_call = True
 

@@ -8,15 +8,20 @@ flows in a compiled graph is memory that the compiler uses again.
 The compiler runs the graph of one module for every other that its guards cannot tell from it:
 equal blocks, and other models of the class. So whose value it is must be data of the graph, not a
 constant in it: each hook has a ticket, a tensor which the compiler makes an input of the graph.
+
+The compiler checks before each run of the graph whatever a hook read while it was traced, in memory
+that no cache holds by then. So a hook reads its ticket and one text, and nothing that another hook
+reads too: of such a pair the compiler checks in Python that it is one object.
 """
 
 from __future__ import annotations
 
 import itertools
+import sys
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -58,7 +63,7 @@ _ENTERS, _EVALUATES, _LEAVES = "enters", "enters in eval mode", "leaves"
 # graph of a backward may outlive its engine.
 _numbers = itertools.count()
 _parts: weakref.WeakValueDictionary[int, Part] = weakref.WeakValueDictionary()
-_filters: dict[str, Mapping[str, Filter]] = {}
+_plans: dict[str, _Asked] = {}
 
 
 class GraphListener(Listener, Protocol):
@@ -70,29 +75,63 @@ class GraphListener(Listener, Protocol):
         """Return the phase of a value that a compiled graph computes in a forward."""
 
 
+class _Asked(NamedTuple):
+    """The values that a hook asks for.
+
+    Attributes:
+        filters: port -> which of its leaves are wanted.
+        is_of_model: whether it is the hook of the model itself.
+    """
+
+    filters: Mapping[str, Filter]
+    is_of_model: bool
+
+
+class Traceable(Protocol):
+    """A hook that can be traced.
+
+    Attributes:
+        part: of this hook in compiled graphs.
+        ticket: its number, in the operators' arguments.
+        asks: what is wanted, as text: a graph serves all hooks that ask for the same.
+    """
+
+    owner: GraphListener
+    tap: Tap
+    part: Part
+    ticket: Tensor
+    asks: str
+
+
+def _prepare(hook: Traceable) -> None:
+    """Make the part of a hook, before anything is traced."""
+    tap = hook.tap
+    asked = _Asked(tap.filters, tap is hook.owner.hooks.root)
+    hook.part = Part(hook.owner, tap)
+    hook.ticket = hook.part.ticket
+    # The same object for all, which is compared before each run of a graph.
+    hook.asks = sys.intern(repr(asked))
+    _plans[hook.asks] = asked
+
+
 class Part:
     """The part of one hook in compiled graphs.
 
     Attributes:
-        ticket: the number of this part, in the operators' arguments.
-        asks: what is wanted, as text: a graph serves all hooks that ask for the same.
-        tells: whether each run must tell of itself, because it hands over no value in forward.
+        ticket: the number of this part.
     """
 
-    __slots__ = ("__weakref__", "_native", "asks", "engine", "tap", "tells", "ticket")
+    __slots__ = ("__weakref__", "_native", "engine", "tap", "ticket")
 
-    def __init__(self, engine: GraphListener, tap: Tap, *, tells: bool) -> None:
+    def __init__(self, engine: GraphListener, tap: Tap) -> None:
         self.engine = engine
         self.tap = tap
-        self.asks = repr(tap.filters)
-        self.tells = tells
         self._native: Any = None
         number = next(_numbers)
         with outside_inference_mode():  # A graph saves it for backward.
             # A tensor: a number would become a constant of the graph, which would then serve one
             # hook alone and be compiled again for each module.
             self.ticket = torch.tensor(number, device="cpu")
-        _filters[self.asks] = tap.filters
         _parts[number] = self
 
     def take(self, value: Tensor | None, port: str, leaf: str, note: str, *, trains: bool) -> None:
@@ -129,27 +168,25 @@ class Part:
         if state is None:
             return
         state.seen = True
-        backward = -1
-        if is_gradient:
-            state.received += 1
-            backward = engine.gradients.backwards.number()
+        state.received += is_gradient
         # Inductor plans the memory of a graph and writes into it again: a value is read at once.
         if phase is not FORWARD or not state.meter(value, engine.step):
+            backward = engine.gradients.backwards.number() if is_gradient else -1
             row = (state.site, engine.step, 0, phase, backward, (), value, UNVERSIONED)
             engine.emit(Record(*row))
 
     def _new_native(self) -> Any:
         """Make what takes plain values from now on, before anything is asked here."""
         engine, tap = self.engine, self.tap
-        graph, backwards = engine.evaluations.graph, engine.gradients.backwards
         return native.kernel().GraphPart(
             int(self.ticket),
+            self.ticket,
             engine,
             engine.hooks.running,
-            graph,
+            engine.evaluations.graph,
             tap,
             tap.states,
-            backwards.numbers,
+            tap.call_numbers,
         )
 
     def _hear(self, port: str, leaf: str, note: str, *, trains: bool) -> None:
@@ -185,63 +222,38 @@ class Part:
 
 
 class CompilableBegin(Begin):
-    """Forward pre-hook that can be traced.
-
-    Attributes:
-        part: of this hook in compiled graphs, made by :meth:`prepare`.
-    """
+    """Forward pre-hook that can be traced, see :class:`Traceable`."""
 
     __slots__ = ()
 
     owner: GraphListener
     part: Part
-
-    def prepare(self) -> None:
-        """Make the part, before anything is traced."""
-        self.part = Part(self.owner, self.tap, tells=True)
+    ticket: Tensor
+    asks: str
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         if not torch.compiler.is_compiling():
             Begin.__call__(self, module, args)
-        elif self.owner.recording and _can_leave_behind(self.part):
-            _tell(self.part)
+        elif _can_leave_behind(self):
+            _tell(self)
 
 
 class CompilablePreForward(PreForward):
-    """Forward pre-hook that can be traced. See :class:`CompilableBegin`."""
+    """Forward pre-hook that can be traced, see :class:`Traceable`."""
 
     __slots__ = ()
 
     owner: GraphListener
-    is_root: bool
     part: Part
-
-    def prepare(self) -> None:
-        """Make the part, before anything is traced."""
-        self.is_root = self.tap is self.owner.hooks.root
-        ports = self.tap.filters.keys()
-        is_told = not ports.isdisjoint(("input", "output", "grad_output"))
-        self.part = Part(self.owner, self.tap, tells=bool(ports) and not is_told)
+    ticket: Tensor
+    asks: str
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: Keywords = None) -> None:
-        if not self.owner.recording:
-            return
-        if not torch.compiler.is_compiling():
-            self.owner.enter(
-                self.tap, module, args, kwargs or {}
-            )  # Looks at the frame of its caller.
-        elif _can_leave_behind(self.part):
-            if self.is_root:
-                is_training = bool(getattr(module, "training", True))
-                trains = is_training and torch.is_grad_enabled()
-                _tell(self.part, _ENTERS if is_training else _EVALUATES, trains=trains)
-            elif self.part.tells:
-                _tell(self.part)
-            unseen: Unseen = {}
-            for leaf, tensor in argument_leaves(args, kwargs or {}, unseen):
-                if _is_wanted(self.part.asks, "input", leaf):
-                    _emit(tensor, self.part, "input", leaf)
-            _pass_over(self.part, "input", unseen)
+        if torch.compiler.is_compiling():
+            _trace_entry(self, module, args, kwargs or {})
+        elif self.owner.recording:
+            # Looks at the frame of its caller.
+            self.owner.enter(self.tap, module, args, kwargs or {})
 
 
 class CompilableCallCounter(CallCounter):
@@ -255,31 +267,22 @@ class CompilableCallCounter(CallCounter):
 
 
 class CompilablePostForward(PostForward):
-    """Forward hook that can be traced. See :class:`CompilableBegin`."""
+    """Forward hook that can be traced, see :class:`Traceable`."""
 
     __slots__ = ()
 
     owner: GraphListener
-    is_root: bool
     part: Part
-
-    def prepare(self) -> None:
-        """Make the part, before anything is traced."""
-        self.is_root = self.tap is self.owner.hooks.root
-        self.part = Part(self.owner, self.tap, tells=False)
+    ticket: Tensor
+    asks: str
 
     def __call__(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: Any, output: Any = None
     ) -> None:
-        if not torch.compiler.is_compiling():
+        if torch.compiler.is_compiling():
+            _trace_output(self, output)
+        else:
             PostForward.__call__(self, module, args, kwargs, output)
-        elif self.owner.recording and _can_leave_behind(self.part):
-            unseen: Unseen = {}
-            for leaf, tensor in leaves(output, unseen):
-                _leave_behind(self.part, leaf, tensor)
-            _pass_over(self.part, "output", unseen)
-            if self.is_root:
-                _tell(self.part, _LEAVES)
 
 
 KINDS: dict[type[Any], type[Any]] = {
@@ -300,28 +303,65 @@ def make_traceable(hook: Any) -> None:
     if kind is not None:
         hook.__class__ = kind
         if kind is not CompilableCallCounter:
-            hook.prepare()
+            _prepare(hook)
 
 
-def _can_leave_behind(part: Part) -> bool:
+def trace_hook(hook: Any, *arguments: Any) -> Any:
+    """Trace the hook behind a native one: with fewer looks at it than a call of it takes."""
+    if isinstance(hook, CompilablePostForward):
+        _trace_output(hook, arguments[-1])
+    elif not isinstance(hook, CompilableCallCounter):
+        return hook(*arguments)
+    return None
+
+
+def _trace_entry(
+    hook: CompilablePreForward, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    if not _can_leave_behind(hook):
+        return
+    if _is_of_model(hook.asks):
+        is_training = bool(getattr(module, "training", True))
+        trains = is_training and torch.is_grad_enabled()
+        _tell(hook, _ENTERS if is_training else _EVALUATES, trains=trains)
+    elif _is_silent(hook.asks):
+        _tell(hook)
+    unseen: Unseen = {}
+    for leaf, tensor in argument_leaves(args, kwargs, unseen):
+        if _is_wanted(hook.asks, "input", leaf):
+            _emit(tensor, hook, "input", leaf)
+    _pass_over(hook, "input", unseen)
+
+
+def _trace_output(hook: CompilablePostForward, output: Any) -> None:
+    if _can_leave_behind(hook):
+        unseen: Unseen = {}
+        for leaf, tensor in leaves(output, unseen):
+            _leave_behind(hook, leaf, tensor)
+        _pass_over(hook, "output", unseen)
+        if _is_of_model(hook.asks):
+            _tell(hook, _LEAVES)
+
+
+def _can_leave_behind(hook: Traceable) -> bool:
     if torch.compiler.is_exporting():
         return False
     if _is_in_transform():
-        _tell(part, note=IN_TRANSFORM)
+        _tell(hook, note=IN_TRANSFORM)
         return False
     return True
 
 
-def _leave_behind(part: Part, leaf: str, tensor: Tensor) -> None:
+def _leave_behind(hook: Traceable, leaf: str, tensor: Tensor) -> None:
     gradient = ""
-    if _is_wanted(part.asks, "grad_output", leaf):
+    if _is_wanted(hook.asks, "grad_output", leaf):
         is_awaited = tensor.requires_grad and not _is_backward_compiled()
         gradient = _AWAITED if is_awaited else _why_no_grad(tensor)
-    port = "output" if _is_wanted(part.asks, "output", leaf) else ""
+    port = "output" if _is_wanted(hook.asks, "output", leaf) else ""
     if port or gradient:
-        _emit(tensor, part, port, leaf, gradient)
+        _emit(tensor, hook, port, leaf, gradient)
     if gradient == _AWAITED:
-        ticket = part.ticket
+        ticket = hook.ticket
 
         def arrive(gradient: Tensor | None) -> None:
             # Autograd calls hooks of tensors that get no gradient too, also as it is traced.
@@ -338,28 +378,38 @@ def _why_no_grad(tensor: Tensor) -> str:
     return "it does not require grad" if torch.is_grad_enabled() else "grad mode was off"
 
 
-def _emit(tensor: Tensor, part: Part, port: str, leaf: str, gradient: str = "") -> None:
+def _emit(tensor: Tensor, hook: Traceable, port: str, leaf: str, gradient: str = "") -> None:
     trains = torch.is_grad_enabled()
-    torch.ops.torchtap.emit(tensor.detach(), part.ticket, port, leaf, gradient, trains)
+    torch.ops.torchtap.emit(tensor.detach(), hook.ticket, port, leaf, gradient, trains)
 
 
-def _pass_over(part: Part, port: str, unseen: Unseen) -> None:
+def _pass_over(hook: Traceable, port: str, unseen: Unseen) -> None:
     trains = torch.is_grad_enabled()
     for leaf, what in unseen.items():
-        torch.ops.torchtap.emit(None, part.ticket, port, leaf, what, trains)
+        torch.ops.torchtap.emit(None, hook.ticket, port, leaf, what, trains)
 
 
-def _tell(part: Part, port: str = "", note: str = "", *, trains: bool | None = None) -> None:
+def _tell(hook: Traceable, port: str = "", note: str = "", *, trains: bool | None = None) -> None:
     trains = torch.is_grad_enabled() if trains is None else trains
-    torch.ops.torchtap.emit(None, part.ticket, port, "", note, trains)
+    torch.ops.torchtap.emit(None, hook.ticket, port, "", note, trains)
 
 
+# Asked while a graph is traced, which then serves every hook that asks for the same.
 def _is_wanted(asks: str, port: str, leaf: str) -> bool:
-    """Asked while a graph is traced, which then serves every hook that asks for the same."""
     for engine in members(open_engines):
         engine.hold_dynamo_setting()
-    found = _filters[asks].get(port)
+    found = _plans[asks].filters.get(port)
     return found is not None and found.accepts(leaf)
+
+
+def _is_of_model(asks: str) -> bool:
+    return _plans[asks].is_of_model
+
+
+def _is_silent(asks: str) -> bool:
+    """Return whether something is wanted, and no value is handed over in forward."""
+    filters = _plans[asks].filters
+    return bool(filters) and filters.keys().isdisjoint(("input", "output", "grad_output"))
 
 
 def _is_in_transform() -> bool:
@@ -373,6 +423,8 @@ def _is_backward_compiled() -> bool:
 
 # What torch.compiler.assume_constant_result does; that would import all of the compiler.
 _is_wanted._dynamo_marked_constant = True  # type: ignore[attr-defined]
+_is_of_model._dynamo_marked_constant = True  # type: ignore[attr-defined]
+_is_silent._dynamo_marked_constant = True  # type: ignore[attr-defined]
 _is_in_transform._dynamo_marked_constant = True  # type: ignore[attr-defined]
 _is_backward_compiled._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
@@ -420,7 +472,8 @@ def _define_operator() -> None:
     # The compiler must neither drop nor move what has an effect that it cannot see.
     keep_operator_in_order(torch.ops.torchtap.emit.default)
     if _can_hand_over:
-        hand_over = partial(native.kernel().hand_over, torch.ops.torchtap.emit.default)
+        # What is not plain goes to Python, and not once more through PyTorch's dispatcher.
+        hand_over = partial(native.kernel().hand_over, _run)
     write_hand_overs()
 
 

@@ -175,7 +175,9 @@ def counted_plainly(
     """Return a pre-hook that counts natively the calls that ``leave`` takes natively, or not."""
     if not isinstance(leave, NativeHook):
         return counter
-    return NativePreHook(native.kernel().enter, leave.args[0], counter)
+    # The numbers, and not what the other hook has: the compiler checks before each run of a graph
+    # that what two hooks have in common is one object.
+    return NativePreHook(native.kernel().enter, counter.tap.call_numbers, counter)
 
 
 @once
@@ -202,4 +204,11 @@ def _bind() -> None:
         )
     kernel = native.kernel()
     of_models = (kernel.enter_model, kernel.leave_model) if native.follows_models() else ()
-    trace_hooks_behind(kernel.enter, kernel.leave, *of_models)
+    trace_hooks_behind(kernel.enter, kernel.leave, *of_models, find_trace=_find_trace)
+
+
+def _find_trace() -> Callable[..., Any]:
+    """Return the function that traces the hooks of a watch; there is a compiler by now."""
+    from torchtap.capture.compiled import trace_hook
+
+    return trace_hook

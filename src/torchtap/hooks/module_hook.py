@@ -155,18 +155,30 @@ class TapHook(ModuleHook[Owner]):
         self.role = role
 
 
-def trace_hooks_behind(*functions: Any) -> None:
+def _call(hook: Any, *arguments: Any) -> Any:
+    return hook(*arguments)
+
+
+def trace_hooks_behind(
+    *functions: Any, find_trace: Callable[[], Callable[..., Any]] = lambda: _call
+) -> None:
     """Let the compiler trace the hook behind a :class:`NativeHook` of these functions instead.
 
     Dynamo cannot look into a C function and would break the graph at each hook.
+
+    Args:
+        functions: native ones.
+        find_trace: returns what is traced, of a hook and its arguments, once there is a compiler;
+            by default a call of the hook.
     """
 
     def substitute() -> None:
+        trace = find_trace()
         for function in functions:
 
             @torch.compiler.substitute_in_graph(function, skip_signature_check=True)
-            def call_hook(known: Any, hook: Any, *arguments: Any) -> Any:
-                return hook(*arguments)
+            def trace_hook(known: Any, hook: Any, *arguments: Any) -> Any:
+                return trace(hook, *arguments)
 
     after_import(DYNAMO, substitute)
 

@@ -51,7 +51,7 @@ static PyObject **const OF_CALLS[] = {
     name(requires_grad) name(given) name(number) name(is_in_graph) name(_is_state_taken)           \
     name(_has_trained) name(phase) name(grad_output) name(note_first_call) name(foreign)          \
     name(untyped_storage) name(_cdata) name(clone) name(data) name(witnesses) name(nothing_like)   \
-    name(policy) name(is_inference)
+    name(policy) name(owner) name(is_inference)
 #define DECLARE(name) static PyObject *n_##name;
 NAMES(DECLARE)
 
@@ -767,6 +767,7 @@ static PyType_Slot followed_slots[] = {
 typedef struct {
     PyObject_HEAD
     long long current;
+    long long of_graphs, number; /* `current` as is_training last found it, and the step's number */
 } Steps;
 #define STEPS(do, op)
 LIFE(Steps, STEPS)
@@ -778,6 +779,7 @@ static PyObject *steps_new(PyTypeObject *type, PyObject *arguments, PyObject *ke
         return NULL;
     }
     MAKE(Steps, type)
+    self->of_graphs = -1;
     PyObject_GC_Track((PyObject *)self);
     return (PyObject *)self;
 }
@@ -1283,18 +1285,19 @@ static PyObject *leave(PyObject *module, PyObject *const *arguments, Py_ssize_t 
     return torchtap_pass_on(arguments, given);
 }
 
-/* enter(leaving, hook, module, args): the forward pre-hook of a module that may call itself. */
+/* enter(numbers, hook, module, args): the forward pre-hook of a module that may call itself. */
 static PyObject *enter(PyObject *module, PyObject *const *arguments, Py_ssize_t given) {
     (void)module;
-    if (given < 3 || Py_TYPE(arguments[0]) != leaving_type) {
-        PyErr_SetString(PyExc_TypeError, "enter takes a Leaving and what a pre-hook is given");
+    if (given < 3 || Py_TYPE(arguments[0]) != numbers_type) {
+        PyErr_SetString(PyExc_TypeError, "enter takes CallNumbers, and what a pre-hook is given");
         return NULL;
     }
-    Leaving *self = (Leaving *)arguments[0];
-    int recording = is_true(PyObject_GetAttr(self->listener, n_recording));
+    PyObject *owner = PyObject_GetAttr(arguments[1], n_owner);
+    int recording = owner ? is_true(PyObject_GetAttr(owner, n_recording)) : -1;
+    Py_XDECREF(owner);
     if (recording < 1)
         return recording ? NULL : none();
-    return numbers_enter(self->calls, NULL);
+    return numbers_enter(arguments[0], NULL);
 }
 
 /* ------------------------------------------------------------------------------- for root.c */
@@ -1336,19 +1339,40 @@ int torchtap_are_untouched(PyObject *views) {
 /* --------------------------------------------- GraphPart: a hook that was traced into a graph */
 
 /* As capture.compiled.Part, for values of plain training. The numbers on tickets lead to the parts,
-   which nobody holds here. */
+   which nobody holds here. `known`: states that were looked up, by the names that a graph gives. */
 typedef struct {
+    PyObject *port, *leaf;
+    PyObject *state, *awaited; /* of the site, and of its gradient; NULL where none is awaited */
+} Known;
+enum { NUM_KNOWN = 2 }; /* an output and its gradient */
+typedef struct GraphPart {
     PyObject_HEAD
-    PyObject *listener, *running, *graph, *tap, *states, *backwards;
+    PyObject *listener, *running, *graph, *tap, *states, *steps, *ticket;
+    Known known[NUM_KNOWN];
+    struct GraphPart **shown_at; /* NULL, or where it was shown */
     long long number;
+    char is_in_graph; /* as of the tap, which stays so */
 } GraphPart;
+#define KNOWN(do, op, at)                                                                          \
+    do(op, GraphPart, known[at].port) do(op, GraphPart, known[at].leaf)                            \
+    do(op, GraphPart, known[at].state) do(op, GraphPart, known[at].awaited)
 #define GRAPH_PART(do, op)                                                                         \
     do(op, GraphPart, listener) do(op, GraphPart, running) do(op, GraphPart, graph)                \
-    do(op, GraphPart, tap) do(op, GraphPart, states) do(op, GraphPart, backwards)
+    do(op, GraphPart, tap) do(op, GraphPart, states) do(op, GraphPart, steps)                      \
+    do(op, GraphPart, ticket) KNOWN(do, op, 0) KNOWN(do, op, 1)
 LIFE(GraphPart, GRAPH_PART)
 
 static GraphPart **graph_parts;
 static long long num_graph_parts;
+
+/* Parts by the object that is their ticket, of which a part holds its own: most are found here,
+   without a look at the tensor. */
+enum { NUM_SHOWN = 1 << 12 };
+static GraphPart *shown[NUM_SHOWN];
+
+static GraphPart **place_of(const PyObject *ticket) {
+    return shown + (((uintptr_t)ticket >> 4) * 0x9E3779B1u >> 8) % NUM_SHOWN;
+}
 
 static int make_room(long long number) {
     long long room = num_graph_parts ? num_graph_parts : 64;
@@ -1368,19 +1392,20 @@ static int make_room(long long number) {
 }
 
 static PyObject *graph_part_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
-    PyObject *given[6];
+    PyObject *given[6], *numbers;
     long long number;
     (void)keywords;
-    if (!PyArg_ParseTuple(arguments, "LOOOOO!O!:GraphPart", &number, given, given + 1, given + 2,
-                          given + 3, &PyDict_Type, given + 4, &PyDict_Type, given + 5))
+    if (!PyArg_ParseTuple(arguments, "LOOOOOO!O!:GraphPart", &number, given, given + 1, given + 2,
+                          given + 3, given + 4, &PyDict_Type, given + 5, numbers_type, &numbers))
         return NULL;
     if (number < 0 || make_room(number))
         return NULL;
     MAKE(GraphPart, type)
-    PyObject **members[] = {&self->listener, &self->running, &self->graph,
-                            &self->tap,      &self->states,  &self->backwards};
+    PyObject **members[] = {&self->ticket, &self->listener, &self->running,
+                            &self->graph,  &self->tap,      &self->states};
     for (int i = 0; i < 6; i++)
         *members[i] = held(given[i]);
+    self->steps = held(((Numbers *)numbers)->steps);
     self->number = number;
     graph_parts[number] = self;
     PyObject_GC_Track((PyObject *)self);
@@ -1388,7 +1413,10 @@ static PyObject *graph_part_new(PyTypeObject *type, PyObject *arguments, PyObjec
 }
 
 static void graph_part_free(PyObject *op) {
-    graph_parts[((GraphPart *)op)->number] = NULL;
+    GraphPart *self = (GraphPart *)op;
+    graph_parts[self->number] = NULL;
+    if (self->shown_at && *self->shown_at == self)
+        *self->shown_at = NULL;
     GraphPart_dealloc(op);
 }
 
@@ -1403,8 +1431,8 @@ typedef struct {
     int is_gradient, awaits; /* whether it is a gradient; whether its own gradient will come */
 } Handed;
 
-/* The part that a ticket belongs to; NULL where there is none that takes values here. */
-static GraphPart *part_of(PyObject *ticket) {
+/* The part with the number on a ticket; NULL where there is none that takes values here. */
+static GraphPart *part_by_number(PyObject *ticket) {
     DLTensor tensor;
     if (Py_TYPE(ticket) != tensor_type)
         return NULL;
@@ -1415,22 +1443,57 @@ static GraphPart *part_of(PyObject *ticket) {
     if (tensor.device_type != CPU || tensor.ndim || tensor.dtype.bits != 64 || !tensor.data)
         return NULL;
     int64_t number = *(const int64_t *)((const char *)tensor.data + tensor.byte_offset);
-    GraphPart *part = number >= 0 && number < num_graph_parts ? graph_parts[number] : NULL;
+    return number >= 0 && number < num_graph_parts ? graph_parts[number] : NULL;
+}
+
+/* The part that a ticket belongs to. */
+static GraphPart *part_of(PyObject *ticket) {
+    GraphPart **at = place_of(ticket), *part = *at;
+    if (!part || part->ticket != ticket) {
+        part = part_by_number(ticket);
+        if (part && part->ticket == ticket)
+            *(part->shown_at = at) = part;
+    }
     return part && part->listener ? part : NULL;
 }
 
-/* The state of a site, borrowed, as Tap.state; NULL where it is not wanted or not known yet. */
-static State *state_at(const GraphPart *part, PyObject *port, PyObject *leaf) {
+/* The state of a site, as Tap.state; NULL where it is not wanted or not known yet. */
+static PyObject *state_at(const GraphPart *part, PyObject *port, PyObject *leaf) {
     PyObject *key = PyTuple_Pack(2, port, leaf);
     PyObject *state = key ? PyDict_GetItemWithError(part->states, key) : NULL;
     Py_XDECREF(key);
-    return state && Py_TYPE(state) == state_type ? (State *)state : NULL;
+    return state && Py_TYPE(state) == state_type ? held(state) : NULL;
+}
+
+static void set(PyObject **member, PyObject *value) {
+    PyObject *before = *member;
+    *member = value;
+    Py_XDECREF(before);
+}
+
+/* The states of what is handed over; NULL where one is not known yet. A tap never changes them, and
+   a graph gives the same names, which are the same objects, each time. */
+static Known *known_of(GraphPart *part, const Handed *handed) {
+    Known *known = part->known + handed->is_gradient;
+    if (known->state && known->port == handed->port && known->leaf == handed->leaf &&
+        (known->awaited || !handed->awaits))
+        return known;
+    set(&known->port, held(handed->port));
+    set(&known->leaf, held(handed->leaf));
+    set(&known->state, state_at(part, handed->port, handed->leaf));
+    set(&known->awaited, handed->awaits ? state_at(part, n_grad_output, handed->leaf) : NULL);
+    return known->state && (known->awaited || !handed->awaits) ? known : NULL;
+}
+
+static int is_set(PyObject *object, PyObject *name) {
+    return is_true(PyObject_GetAttr(object, name)) == 1;
 }
 
 /* Whether a phase is `forward`; takes it over. */
 static int is_forward(PyObject *phase) {
-    int is = phase && PyUnicode_Check(phase) &&
-             !PyUnicode_CompareWithASCIIString(phase, "forward");
+    int is = phase && (phase == forward ||
+                       (PyUnicode_Check(phase) &&
+                        !PyUnicode_CompareWithASCIIString(phase, "forward")));
     Py_XDECREF(phase);
     return is;
 }
@@ -1446,45 +1509,48 @@ static int is_of_forward(const GraphPart *part) {
     return is;
 }
 
-/* Whether the running backward is known, so that its number need not be drawn. */
-static int is_of_known_backward(const GraphPart *part) {
-    PyObject *task = PyObject_CallNoArgs(current_task);
-    int is = task ? PyDict_Contains(part->backwards, task) : 0;
-    Py_XDECREF(task);
-    return is == 1;
+/* Whether the running step is known to train, with its state taken: it stays so to its end. */
+static int is_training(const GraphPart *part) {
+    Steps *steps = (Steps *)part->steps;
+    if (steps->of_graphs == steps->current)
+        return 1;
+    PyObject *step = PyObject_GetAttr(part->listener, n_step);
+    long long number = step ? PyLong_AsLongLong(step) : -1;
+    Py_XDECREF(step);
+    if (PyErr_Occurred() || !is_set(part->listener, n__is_state_taken) ||
+        !is_set(part->listener, n__has_trained))
+        return 0;
+    steps->number = number;
+    steps->of_graphs = steps->current;
+    return 1;
 }
 
-static int is_set(PyObject *object, PyObject *name) {
-    return is_true(PyObject_GetAttr(object, name)) == 1;
+static int is_in_graph(GraphPart *part) {
+    if (!part->is_in_graph)
+        part->is_in_graph = (char)is_set(part->tap, n_is_in_graph);
+    return part->is_in_graph;
 }
 
 /* Takes a value for one part: 1, or 0 where nothing was noted and Python has to. Clears exceptions of
-   questions: Python asks again. */
-static int take_plain(const GraphPart *part, PyObject *value, const Handed *handed,
-                      const Meter **same) {
-    State *state = state_at(part, handed->port, handed->leaf), *awaited = NULL;
-    if (!state || !is_set(part->listener, n_recording) ||
-        !is_set(part->listener, n__is_state_taken) || !is_set(part->listener, n__has_trained) ||
-        !is_set(part->tap, n_is_in_graph))
+   questions: Python asks again. While nothing is recorded, nothing is to be done. */
+static int take_plain(GraphPart *part, PyObject *value, const Handed *handed, const Meter **same) {
+    int recording = is_true(PyObject_GetAttr(part->listener, n_recording));
+    if (recording < 1)
+        return !recording;
+    if (!is_training(part) || !is_in_graph(part) || (!handed->is_gradient && !is_of_forward(part)))
         return 0;
-    if (handed->is_gradient ? !is_of_known_backward(part) : !is_of_forward(part))
+    const Known *known = known_of(part, handed);
+    State *state = known ? (State *)known->state : NULL;
+    if (!state || Py_TYPE(state->meter) != meter_type)
         return 0;
-    if (handed->awaits && !(awaited = state_at(part, n_grad_output, handed->leaf)))
-        return 0;
-    PyObject *step = PyObject_GetAttr(part->listener, n_step);
-    if (!step || Py_TYPE(state->meter) != meter_type) {
-        Py_XDECREF(step);
-        return 0;
-    }
-    int could = measure((Meter *)state->meter, value, PyLong_AsLongLong(step), *same);
-    Py_DECREF(step);
+    int could = measure((Meter *)state->meter, value, ((Steps *)part->steps)->number, *same);
     if (could < 1)
         return could;
     *same = (const Meter *)state->meter;
     state->seen = 1;
     state->received += handed->is_gradient;
-    if (awaited)
-        awaited->expected++;
+    if (handed->awaits)
+        ((State *)known->awaited)->expected++;
     return 1;
 }
 
@@ -1496,9 +1562,10 @@ static int read_handed(PyObject *const *arguments, Handed *handed) {
     if (Py_TYPE(arguments[0]) != tensor_type || arguments[5] != Py_True ||
         !PyUnicode_Check(handed->port) || !PyUnicode_Check(note))
         return 0;
-    handed->is_gradient = !PyUnicode_CompareWithASCIIString(handed->port, "grad_output");
+    handed->is_gradient = handed->port == n_grad_output ||
+                          !PyUnicode_CompareWithASCIIString(handed->port, "grad_output");
     handed->awaits = !PyUnicode_CompareWithASCIIString(note, "awaited");
-    return handed->awaits || !PyUnicode_CompareWithASCIIString(note, "");
+    return handed->awaits || !PyUnicode_GetLength(note);
 }
 
 /* hand_over(by Python, value, tickets, port, leaf, note, trains), as capture.compiled.hand_over: a
@@ -1581,7 +1648,7 @@ static PyMethodDef functions[] = {
     {"leave", (PyCFunction)(void (*)(void))leave, METH_FASTCALL,
      "leave(leaving, hook, module, args, kwargs, output): a forward hook"},
     {"enter", (PyCFunction)(void (*)(void))enter, METH_FASTCALL,
-     "enter(leaving, hook, module, args): a forward pre-hook"},
+     "enter(numbers, hook, module, args): a forward pre-hook"},
     {"hand_over", (PyCFunction)(void (*)(void))hand_over, METH_FASTCALL,
      "hand_over(by Python, value, tickets, port, leaf, note, trains): a value of a compiled graph"},
     {NULL, NULL, 0, NULL},
