@@ -453,7 +453,7 @@ def _run_nothing(
 
 hand_over: Callable[[Tensor | None, Iterable[Tensor], str, str, str, bool], None] = _hand_over
 """Called by the code that inductor writes, where a value flows: for the owners of all tickets."""
-_can_hand_over = native.takes_calls() and hasattr(native.kernel(), "hand_over")
+_can_hand_over = native.takes_calls() and hasattr(native.kernel(), "hand_over_known")
 """Else the binary is an older one."""
 _library: Any = None
 
@@ -473,7 +473,7 @@ def _define_operator() -> None:
     keep_operator_in_order(torch.ops.torchtap.emit.default)
     if _can_hand_over:
         # What is not plain goes to Python, and not once more through PyTorch's dispatcher.
-        hand_over = partial(native.kernel().hand_over, _run)
+        hand_over = partial(native.kernel().hand_over_known, _run)
     write_hand_overs()
 
 

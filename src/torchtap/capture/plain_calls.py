@@ -173,11 +173,11 @@ def counted_plainly(
     counter: CallCounter, leave: PostForward | NativeHook | None
 ) -> CallCounter | NativeHook:
     """Return a pre-hook that counts natively the calls that ``leave`` takes natively, or not."""
-    if not isinstance(leave, NativeHook):
+    if not isinstance(leave, NativeHook) or not _counts_natively():
         return counter
     # The numbers, and not what the other hook has: the compiler checks before each run of a graph
     # that what two hooks have in common is one object.
-    return NativePreHook(native.kernel().enter, counter.tap.call_numbers, counter)
+    return NativePreHook(native.kernel().enter_counted, counter.tap.call_numbers, counter)
 
 
 @once
@@ -204,7 +204,12 @@ def _bind() -> None:
         )
     kernel = native.kernel()
     of_models = (kernel.enter_model, kernel.leave_model) if native.follows_models() else ()
-    trace_hooks_behind(kernel.enter, kernel.leave, *of_models, find_trace=_find_trace)
+    counted = (kernel.enter_counted,) if _counts_natively() else ()
+    trace_hooks_behind(kernel.leave, *counted, *of_models, find_trace=_find_trace)
+
+
+def _counts_natively() -> bool:
+    return hasattr(native.kernel(), "enter_counted")  # Else the binary is an older one.
 
 
 def _find_trace() -> Callable[..., Any]:

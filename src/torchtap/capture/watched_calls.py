@@ -78,6 +78,19 @@ class WatchOptions:
     skips_evaluation: bool
 
 
+def _new_hooks(plan: Plan, delivery: SinkDispatch, *, borrows: bool) -> TapFollower[_Frame]:
+    """Make the hooks, with a tap for each module; native code takes plain calls where it can."""
+    make_tap = partial(
+        Tap,
+        copies=False if borrows else None,
+        meter=delivery.meter,
+        make_state=native.kernel().SiteState if native.takes_calls() else SiteState,
+    )
+    hooks: TapFollower[_Frame] = TapFollower(plan, make_tap, new_step_counter())
+    hooks.put_natively = native_put_on()
+    return hooks
+
+
 class WatchedCalls:
     """Takes what is wanted of each call, as the hooks on modules tell of it.
 
@@ -123,14 +136,7 @@ class WatchedCalls:
         self.step = self.num_entries = 0
         self.recording = False
         self._borrows = borrows = options.copy == ALIAS
-        make_tap = partial(
-            Tap,
-            copies=False if borrows else None,
-            meter=delivery.meter,
-            make_state=native.kernel().SiteState if native.takes_calls() else SiteState,
-        )
-        self.hooks: TapFollower[_Frame] = TapFollower(plan, make_tap, new_step_counter())
-        self.hooks.put_natively = native_put_on()
+        self.hooks = _new_hooks(plan, delivery, borrows=borrows)
         self.copy_policy = CopyPolicy(options.copy)
         skips = options.skips_evaluation
         self.values = Values(model, self.copy_policy, emit, skips_evaluation=skips)

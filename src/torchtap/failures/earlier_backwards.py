@@ -186,7 +186,8 @@ def _held(failure: Failure, frame: TracebackFrame, inside: set[Node]) -> Iterato
     for name, value in (owner or {}).items():
         named.append((f"self.{name}", value, _kept_in(frame.function, name, frame.line)))
     for _, module in failure.names.modules():
-        own = () if type(module).__module__.startswith("torch.") else vars(module).items()
+        is_of_torch = type(module).__module__.startswith("torch.")
+        own = () if is_of_torch else (*vars(module).items(), *module._buffers.items())
         for name, value in own if module is not frame.owner else ():
             kept = "" if name[:1] == "_" else _kept_by(type(module), name)
             named.append((f"{failure.names.variable(module)}.{name}", value, kept))
@@ -335,6 +336,25 @@ def begun_at(failure: Failure, frame: TracebackFrame, root: Tensor) -> tuple[str
     return (names or [failure.called(root, "the loss")])[0], made[0] if len(made) == 1 else 0
 
 
+def summed_in_loop(frame: TracebackFrame, name: str) -> ast.expr | None:
+    """Return what the loop around the line adds to a name in each round; ``None`` if it does not.
+
+    ``loss`` of ``total += loss`` and of ``total = total + loss``.
+    """
+    for node in ast.walk(frame.loop) if frame.loop is not None else ():
+        match node:
+            case ast.AugAssign(target=ast.Name(id=target), op=ast.Add(), value=added):
+                if target == name:
+                    return added
+            case ast.Assign(
+                targets=[ast.Name(id=target)],
+                value=ast.BinOp(left=ast.Name(id=left), op=ast.Add(), right=added),
+            ):
+                if target == left == name:
+                    return added
+    return None
+
+
 def is_of_outside(frame: TracebackFrame, name: str) -> bool:
     """Return whether a function reads a variable that was assigned outside of it."""
     is_free = name in frame.code.co_freevars or name in frame.code.co_names
@@ -360,6 +380,7 @@ def argument_with_graph(failure: Failure, frame: TracebackFrame) -> str:
     names = frame.code.co_varnames[: frame.code.co_argcount]
     for name in () if earlier_calls(frame) else names:
         one = frame.frame.f_locals.get(name)
-        if isinstance(one, Tensor) and one.grad_fn is not None and one.grad_fn in inside:
+        is_root = any(one is root for root in failure.differentiated)
+        if isinstance(one, Tensor) and not is_root and one.grad_fn in inside:
             return name
     return ""

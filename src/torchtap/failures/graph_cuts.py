@@ -154,6 +154,11 @@ def _given_to(name: str, inside: Sequence[ast.AST]) -> Iterator[ast.AST]:
             held = {one.id for one in ast.walk(target) if isinstance(one, ast.Name)}
             if name in held and value is not None:
                 yield value
+        match node:
+            case ast.Call(
+                func=ast.Attribute(value=ast.Name(id=filled), attr="append" | "extend"), args=given
+            ) if filled == name:
+                yield from given
 
 
 def without_grad(failure: Failure) -> str:

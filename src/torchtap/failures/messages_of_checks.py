@@ -102,6 +102,7 @@ CHECKS: dict[str, str] = {
     "sizes in a transform": r"vmap: Expected all tensors to have the same size in the mapped "
     r"dimension, got sizes (?P<given>\[.*?\])",
     "no process group": r"Default process group has not been initialized",
+    "None in a list": r"expected Tensor as element (?P<at>\d+) in argument \d+, but got NoneType",
     "closed to numbers": r"unsupported operand type\(s\) for (?P<op>\S+?): ('Tensor' and "
     r"'(?P<given>list|tuple|str|NoneType)'|'(?P<other>list|tuple|str|NoneType)' and 'Tensor')",
 }

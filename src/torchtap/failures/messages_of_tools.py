@@ -4,8 +4,8 @@ from __future__ import annotations
 
 OBJECTS: dict[str, str] = {
     "tensor that is called": r"'Tensor' object is not callable",
-    "method without a call": r"'builtin_function_or_method' object is not subscriptable|'method' "
-    r"object is not subscriptable",
+    "method without a call": r"'(builtin_function_or_)?method' object is not "
+    r"(subscriptable|iterable)",
     "no items": r"'(?P<kind>\w+)' object is not subscriptable",
     "no iterator": r"'(?P<kind>\w+)' object is not an iterator",
     "state that is no model": r"'(collections\.)?(?P<kind>OrderedDict|dict)' object (has no "

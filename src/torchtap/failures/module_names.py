@@ -191,6 +191,9 @@ def _held(frame: TracebackFrame) -> Iterator[_Held]:
     if frame.is_torch:
         yield _Held("", MODEL, frame.module)
         return
+    if frame.is_standard:  # Its names, as those of copy.deepcopy, are none of the program's.
+        yield from (_Held("", MODEL, value) for value in frame.own_names.values())
+        return
     named = list(frame.own_names.items())
     owner = frame.owner
     if not isinstance(owner, nn.Module | Tensor | None) and hasattr(owner, "__dict__"):

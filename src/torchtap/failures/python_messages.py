@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Dataset
 
 from torchtap.failures.catalogue.hooks import hook_called
-from torchtap.failures.catalogue.objects import none_handed_over, unpacked
+from torchtap.failures.catalogue.objects import none_handed_over, uncalled_method, unpacked
 from torchtap.failures.catalogue.plain_objects import calls_no_function, reads_no_member
 from torchtap.failures.catalogue.values_given import (
     adds_parameters,
@@ -41,8 +41,7 @@ def _is_of_data(failure: Failure) -> bool:
 
 
 def _is_method(failure: Failure) -> bool:
-    node = failure.frames[-1].expression
-    called = node.value if isinstance(node, ast.Subscript) else None
+    called = uncalled_method(failure)
     if not isinstance(called, ast.Attribute):
         return False
     owner = failure.frames[-1].value_of(called.value)
@@ -80,6 +79,8 @@ def _is_of_torch(failure: Failure) -> bool:
     if last.is_torch:
         return not last.raises_itself
     called = _last_value(failure, "func")
+    if isinstance(last.owner, nn.Module) and name.endswith(".__init__"):
+        return not last.raises_itself
     if isinstance(called, type) and issubclass(called, nn.Module | Dataset | Optimizer):
         return True
     home = getattr(called, "__module__", None) or ""

@@ -100,16 +100,18 @@ def _only_reads(hook: Any) -> bool:
 script_as(_num_hooks, "aten::len")
 _lock = threading.RLock()
 _num_holders = 0
+_names = vars(transformer)
 
 
 def _count(change: int) -> None:
     global _num_holders
     with _lock:
         _num_holders += change
+        # No call between the look and the entry: the collector may run in one, and count down.
         if _num_holders:
-            vars(transformer)["len"] = _num_hooks
+            _names["len"] = _num_hooks
         else:
-            vars(transformer).pop("len", None)
+            _names.pop("len", None)
 
 
 class EncoderFastPath:

@@ -12,7 +12,7 @@ import torch
 
 from torchtap.core.torch_private import DYNAMO
 
-_lock = threading.Lock()
+_lock = threading.RLock()  # The collector may end a block, in a generator that was dropped.
 _num_blocks = 0
 _stance: Any = None
 

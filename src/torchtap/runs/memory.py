@@ -49,7 +49,7 @@ class Memory:
         self.forgotten_steps: list[int] = []
         self._records = Records()
         self._new: list[Record] = []
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # The collector may close a watch under it.
         self._budgeted_bytes = 0
         self._refused: dict[Absence, None] = {}
         # Appending is all there is to do without a budget, and it is done for every value that

@@ -151,7 +151,7 @@ class Records(Sequence[Record]):
         self.phase_table, self.label_table = self._phases.values, self._labels.values
         self._table: Any = np.zeros(0, _COLUMNS)
         self._length = 0
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # The collector may close a watch under it.
 
     @staticmethod
     def from_columns(

@@ -63,7 +63,7 @@ class _Step:
         self.states: _StatesBySite = {}
         self._parts = parts
         self._joined: StepHistograms | None = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # The collector may close a watch under it.
 
     def take(
         self, parts: list[StepHistograms], drop: Callable[[list[StepHistograms]], None]

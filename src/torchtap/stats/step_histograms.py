@@ -62,7 +62,7 @@ class Totals:
         self._addresses = np.zeros(0, dtype=np.int64)
         self._new: list[StepHistograms] = []
         self._read: dict[int, Histogram] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # The collector may close a watch under it.
 
     def add(self, parts: list[StepHistograms]) -> None:
         """Count these too."""

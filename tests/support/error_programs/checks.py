@@ -250,12 +250,21 @@ REFUSED = [
         "assert rows == 2",
     ),
     _one(
+        "A result that a branch did not give",
+        "None in a list",
+        "def seen(at):\n    if at != 1:\n        return torch.full((2,), float(at))\n\n"
+        "rows = [seen(at) for at in range(3)]\nx = torch.stack(rows)  # raises",
+        "leave it out, [one for one in rows if one is not None]",
+        ("stack(rows)", "stack([one for one in rows if one is not None])"),
+        "assert x.tolist() == [[0, 0], [2, 2]]",
+    ),
+    _one(
         "Layers in a list that is called",
         "list of modules",
         "layers = [nn.Linear(2, 3), nn.Linear(3, 1)]\nx = torch.ones(1, 2)\n"
         "x = layers(x)  # raises",
-        "for layer in layers: x = layer(x)",
-        ("x = layers(x)", "for layer in layers:\n    x = layer(x)"),
+        "nn.Sequential(*layers)",
+        ("x = layers(x)", "x = nn.Sequential(*layers)(x)"),
         "assert torch.equal(x, layers[1](layers[0](torch.ones(1, 2))))",
     ),
     _one(

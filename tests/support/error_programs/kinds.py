@@ -499,7 +499,7 @@ PROGRAMS = [
         net(found)  # raises
         """,
         "net (Linear)",
-        "Take a tensor out of it: found['hidden']",
+        "Take the tensor out of it: found['hidden']",
         (("net(found)", "net(found['hidden'])"),),
         purpose="assert torch.allclose(result[0], net.weight.sum(1) + net.bias, atol=1e-6)",
     ),
@@ -554,7 +554,7 @@ PROGRAMS = [
         Net()(torch.randn(2, 4))
         """,
         "fc2 (Linear)",
-        "Make the module first, then call it: nn.ReLU()(self.fc1(x))",
+        "then call it: nn.ReLU()(self.fc1(x))",
         (("nn.ReLU(self.fc1(x))", "nn.ReLU()(self.fc1(x))"),),
         purpose=(
             "net, x = Net(), torch.randn(2, 4)\n"

@@ -34,7 +34,7 @@ PROGRAMS = [
         "block (Block)",
         "use it only if self.down is not None",
         (("self.down(x)", "(x if self.down is None else self.down(x))"),),
-        ("self.down is None, which is the default of down in Block", "Give it: Block(..., down="),
+        ("self.down is None, which is the default of down in Block", "give it, Block(..., down="),
         "assert torch.equal(out, block.conv(x) + x)",
     ),
     Program(
@@ -70,7 +70,7 @@ PROGRAMS = [
         batch = next(iter(DataLoader(Data(), batch_size=2)))
         """,
         "",
-        "Give it: Data(..., transform=...)",
+        "give it, Data(..., transform=...)",
         (("Data()", "Data(transform=lambda x: 2 * x)"),),
         (),
         "assert batch.tolist() == [[2.0, 2.0, 2.0]] * 2",

@@ -184,7 +184,7 @@ PROGRAMS = [
         net(torch.randn(5, 2, 4))  # raises
         """,
         "1 (Linear)",
-        "output, _ = module(x)",
+        "take the output, module(x)[0]",
         (
             (
                 "net(torch.randn(5, 2, 4))",
@@ -206,9 +206,9 @@ PROGRAMS = [
         net(torch.randn(2, 4))  # raises
         """,
         "1 (Linear)",
-        "a function without return gives None",
+        "Return the value at the end of the forward of 0 (Block)",
         (("x = x.relu()", "return x.relu()"),),
-        ("which 0 (Block) returned",),
+        ("the forward of 0 (Block) has no return with a value",),
         purpose="x = torch.randn(2, 4)\nassert torch.equal(net(x), net[1](x.clamp(min=0)))",
     ),
     Program(

@@ -6,18 +6,21 @@ import ast
 import difflib
 import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from torchtap.failures.assignments import assignments_of
+from torchtap.failures.container_parts import Part, fitting, joined, listed, parts_of
 from torchtap.failures.failure import Explanation, Failure
+from torchtap.failures.none_sources import explained_none
 from torchtap.failures.operands import Operand
 from torchtap.failures.parsed_source import grouped, written
 from torchtap.failures.situation_row import Situation, SituationRow
 from torchtap.failures.traceback_frame import MISSING
+from torchtap.failures.uncalled_modules import way_to_call
 from torchtap.failures.unread_members import unread_tensors
 from torchtap.failures.value_chains import chain_of
 
@@ -34,15 +37,16 @@ def _argument(failure: Failure, found: re.Match[str]) -> Explanation:
     chosen = fitting or (unknown if len(unknown) == 1 else [])
     operand = next(iter(chosen), None) or _given_at(failure, int(found["at"])) or Operand(name)
     text, maker = failure.name_of(operand), failure.origin(operand).module
-    made = _made_of_a_tensor(failure, operand)
-    is_embedding = isinstance(failure.module, nn.Embedding)
+    if given == "NoneType":
+        needs = f"{failure.module_text} takes a tensor as {name!r}"
+        return explained_none(failure, found, text, needs, maker)
     ways = _uncalled(failure, operand, name) or _ways(
-        given, text, maker, operand.value, is_embedding
+        name, given, text, maker, operand.value, failure
     )
     return Explanation(
         f"{failure.module_text} takes a tensor as {name!r}, and got {given}"
         f"{f', which {failure.names.module(maker)} returned' if maker is not None else ''}.",
-        (made, *ways[1:]) if made else ways,
+        ways,
         failure.details(operand) or tuple(("operand", one.text) for one in chosen[:1]),
     )
 
@@ -55,6 +59,10 @@ def _uncalled(failure: Failure, operand: Operand, name: str) -> tuple[str, ...]:
         return ()
     chain = chain_of(failure, operand)
     text, user = failure.name_of(operand), failure.user
+    if is_module:
+        way = way_to_call(failure, value, text)
+        if not way.startswith("If "):
+            return (way,)
     if chain and isinstance(chain[-1].node, ast.Attribute):
         text = chain[-1].text
     for made in assignments_of(user, text) if user is not None else ():
@@ -79,59 +87,30 @@ def _given_at(failure: Failure, at: int) -> Operand | None:
     return Operand(written(given, frame.file), frame.value_of(given), frame.depth)
 
 
-def _made_of_a_tensor(failure: Failure, operand: Operand) -> str:
-    """The way out where a module was made with what it was to be called with."""
-    if not isinstance(operand.value, nn.Module):
-        return ""
-    for frame in failure.frames:
-        if frame.is_torch or frame.own_names.get(failure.name_of(operand)) is not operand.value:
-            continue
-        for one in assignments_of(frame, failure.name_of(operand)):
-            if isinstance(one.value, ast.Call) and one.value.args:
-                if isinstance(frame.value_of(one.value.func), nn.Module):
-                    continue  # A module that is made already returned another one.
-                kind = written(one.value.func, frame.file)
-                given = ", ".join(written(part, frame.file) for part in one.value.args)
-                return f"Make the module first, then call it: {kind}()({given})."
-    return ""
-
-
 def _ways(
-    given: str, text: str, maker: nn.Module | None, value: Any, is_embedding: bool
+    name: str, given: str, text: str, maker: nn.Module | None, value: Any, failure: Failure
 ) -> tuple[str, ...]:
+    taker = failure.module
+    is_embedding = isinstance(taker, nn.Embedding)
+    parts = parts_of(text, value)
+    if parts:
+        fit = fitting(parts, taker) if name == "input" else parts
+        return tuple(_ways_of_parts(text, maker, value, fit, failure))
+    op = failure.text.partition("(")[0]
+    if op.endswith("_like") and given in ("tuple", "list"):
+        return (f"If it is a shape: torch.{op.removesuffix('_like')}({text}).",)
     if isinstance(value, dict):
-        held = [key for key, one in value.items() if isinstance(one, Tensor)]
-        short = [f"{grouped(text)}[{key!r}]" for key in held[:3]]
-        return (f"Take a tensor out of it: {' or '.join(short) or f'{grouped(text)}[...]'}.",)
+        return (f"Take a tensor out of it: {grouped(text)}[...].",)
     if given in ("tuple", "list"):
-        is_first = type(value) in (tuple, list) and value and isinstance(value[0], Tensor)
-        if type(value) in (tuple, list) and value and not is_first:
-            return (f"Make a tensor of it: torch.tensor({text}).",)
-        if type(value) is list and maker is None and all(isinstance(one, Tensor) for one in value):
-            return (
-                f"If all are meant: make a tensor of them, torch.stack({text}), or "
-                f"torch.cat({text}).",
-                f"If one is meant: {grouped(text)}[0].",
-            )
-        ways = [f"Take the tensor out of it: {grouped(text)}[0]."]
-        if isinstance(maker, nn.LSTM | nn.GRU | nn.RNN | nn.MultiheadAttention):
-            ways.append(
-                "It returns (output, state): output, _ = module(x), also inside a Sequential."
-            )
-        elif maker is not None and maker._forward_hooks:
-            ways.append(
-                "A forward hook of it returned that: return the tensor, or None to keep it."
-            )
-        return (*ways, f"Make a tensor of it: torch.stack({text}), or torch.cat({text}).")
-    if given == "NoneType":
-        return (
-            f"Return a value from what makes {text}: a function without return gives None.",
-            f"Guard it: if {grouped(text)} is not None.",
-        )
+        if type(value) in (tuple, list) and value:
+            return (f"If it holds numbers: make a tensor of it, torch.tensor({text}).",)
+        return (f"If a part of it is meant: {grouped(text)}[0].",)
     if "ndarray" in given:
         kind = getattr(getattr(value, "dtype", None), "kind", "f")
-        end = ".float()" if kind == "f" and not is_embedding else ""
-        return (f"Convert it: torch.from_numpy({text}){end}.",)
+        is_wanted = taker is not None and not is_embedding and kind in "fiub"
+        end = ".float()" if (kind == "f" and not is_embedding) or is_wanted else ""
+        moved = ".movedim(-1, -3)" if _has_channels_last(value, taker) else ""
+        return (f"Convert it: torch.from_numpy({text}){moved}{end}.",)
     if given == "str" and not is_embedding:
         return (
             f"If {text} comes of a dict, or of an output of a model that is one, take the value by "
@@ -143,8 +122,45 @@ def _ways(
             f"{text}.",
         )
     if given in ("int", "float", "bool", "complex"):
-        return (f"Give a tensor: torch.as_tensor({text}).",)
-    return (f"Give the tensor that {text} holds, and not {text} itself.",)
+        return (f"If the number is meant: give a tensor, torch.as_tensor({text}).",)
+    return (f"If {text} holds a tensor: give that, and not {text} itself.",)
+
+
+def _has_channels_last(value: Any, layer: nn.Module | None) -> bool:
+    """Return whether an array is a picture with its channels behind, as files of pictures are."""
+    shape: Sequence[int] = getattr(value, "shape", ())
+    if not isinstance(layer, nn.Conv2d) or len(shape) not in (3, 4):
+        return False
+    return shape[-1] == layer.in_channels != shape[-3]
+
+
+def _ways_of_parts(
+    text: str, maker: nn.Module | None, value: Any, parts: list[Part], failure: Failure
+) -> Iterator[str]:
+    """Yield the ways out of a container that holds tensors."""
+    chain = any(isinstance(one.owner, nn.Sequential) for one in failure.frames[-4:])
+    is_pair = isinstance(maker, nn.RNNBase | nn.MultiheadAttention)
+    if is_pair and chain:
+        yield (
+            f"{failure.names.module(maker)} returns (output, state), and a Sequential hands on "
+            "all that a module returns: call the modules in a forward of a class of your own, and "
+            "take the output, module(x)[0]; or put a module between that returns that."
+        )
+        return
+    if type(value) is list and maker is None and joined(text, value):
+        yield f"If all are meant: make a tensor of them, {', or '.join(joined(text, value))}."
+        yield f"If one is meant: {grouped(text)}[0]."
+        return
+    if len(parts) == 1:
+        yield f"Take the tensor out of it: {parts[0].text}."
+    elif is_pair:
+        yield f"Take the tensor out of it: {grouped(text)}[0]; it returns (output, state)."
+    else:
+        yield f"Take the part out of it that is meant: {listed(parts)}."
+    if maker is not None and maker._forward_hooks:
+        yield "A forward hook of it returned that: return the tensor, or None to keep it."
+    if joined(text, value) and not is_pair:
+        yield f"If all are meant: make a tensor of them, {', or '.join(joined(text, value))}."
 
 
 def _meant(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
@@ -168,9 +184,15 @@ def _meant(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     }
 
 
+_WORDS = (
+    *("takes", "lacking", "beyond", "close", "is_selfless", "replicas"),
+    *("is_changeable", "is_extended", "is_extended_by_name", "layer"),
+)
+
+
 def _forward(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     words = dict(_meant(failure, found))
-    none = dict.fromkeys(("takes", "lacking", "beyond", "close", "is_selfless", "replicas"), "")
+    none = dict.fromkeys(_WORDS, "")
     if failure.module is None:
         return {**none, **words}
     signature = inspect.signature(failure.module.forward)
@@ -181,6 +203,7 @@ def _forward(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     close = difflib.get_close_matches(words["unknown"], names, n=1) if words["unknown"] else []
     tree = type(failure.module).forward
     is_selfless = inspect.isfunction(tree) and tree.__code__.co_varnames[:1] != ("self",)
+    is_of_torch = type(failure.module).__module__.startswith("torch.")
     is_wrapped = any(type(one.owner).__name__ == "DataParallel" for one in failure.frames)
     return {
         **none,
@@ -192,6 +215,15 @@ def _forward(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         "own": f"({', '.join(names)})",
         "close": f"{close[0]}=..." if close else "",
         "is_selfless": is_selfless,
+        "is_changeable": is_own and bool(missing) and not is_of_torch,
+        "is_extended": found["what"].startswith("takes")
+        and is_own
+        and not is_of_torch
+        and not is_selfless,
+        "is_extended_by_name": bool(words["unknown"]) and not is_of_torch,
+        "layer": type(failure.module).__name__
+        if is_of_torch and is_own and (found["what"].startswith("takes") or words["unknown"])
+        else "",
         "replicas": is_wrapped and bool(missing),
         "is_chained": words["chain"] and not words["unknown"],
         "called": failure.names.variable(failure.module),
@@ -211,9 +243,74 @@ def _form(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         "side": "min" if found["op"] == "max" else "max",
         "tensor": grouped(tensors[0]) if tensors else "",
         "number": numbers[0] if numbers else "",
+        **_slip(failure),
         "is_module": bool(modules),
         "layer": failure.name_of(modules[0]) if modules else "",
     }
+
+
+def _slip(failure: Failure) -> dict[str, str]:
+    """Words of an argument that is None, a text of a number, or a quotient, in a call."""
+    words = dict.fromkeys(("none", "digits", "quotient", "whole"), "")
+    frame = failure.user
+    node = None if frame is None else frame.expression
+    if frame is None or not isinstance(node, ast.Call) or not frame.is_user:
+        return words
+    for one in (*node.args, *(keyword.value for keyword in node.keywords)):
+        value, text = frame.value_of(one), written(one, frame.file)
+        if value is None and not isinstance(one, ast.Constant):
+            words["none"] = words["none"] or text
+        if isinstance(value, str) and value.strip().isdigit():
+            words["digits"] = words["digits"] or text
+        if isinstance(one, ast.BinOp) and isinstance(one.op, ast.Div):
+            words["quotient"] = text
+            words["whole"] = f"{written(one.left, frame.file)} // {written(one.right, frame.file)}"
+    return words
+
+
+def _wrong_input(failure: Failure, found: re.Match[str]) -> Explanation | None:
+    """The explanation where a layer was given no tensor, and PyTorch lists its forms."""
+    given = found["given"].split(",")[0].strip()
+    layer = failure.module
+    is_of_layer = failure.frames[-1].is_torch and layer is not None
+    if not is_of_layer or given in ("Tensor", "Parameter") or not isinstance(layer, _CONVOLUTIONS):
+        return None
+    operand = failure.operand("input")
+    text, maker = failure.name_of(operand), failure.origin(operand).module
+    if given == "NoneType":
+        needs = f"{failure.module_text} takes a tensor"
+        return explained_none(failure, found, text, needs)
+    return Explanation(
+        f"{failure.module_text} takes a tensor, and got {given}.",
+        _ways("input", given, text, maker, operand.value, failure),
+        failure.details(operand),
+    )
+
+
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d)
+
+
+_NO_FORM = SituationRow(
+    "{op} has no form that takes ({given}).",
+    ("is_bound", "Bound a tensor by a number with clamp: {tensor}.clamp({side}={number})."),
+    ("is_module", "{layer} is a module and no tensor: call it, {layer}(...)."),
+    ("digits", "{digits} is a text: make a number of it, int({digits})."),
+    (
+        "quotient",
+        "If a whole number is needed: / gives floats, {whole} in place of {quotient}.",
+    ),
+    (
+        "none",
+        "{none} is None: check what gave it, such as an option that is off, or a function "
+        "without return.",
+    ),
+    "Give the arguments of one of the forms that PyTorch lists above.",
+    facts=_form,
+)
+
+
+def _no_form(failure: Failure, found: re.Match[str]) -> Explanation:
+    return _wrong_input(failure, found) or _NO_FORM(failure, found)
 
 
 def _minus(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
@@ -261,7 +358,7 @@ def _joined(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
 
 
 def _listed(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    given = found["given"]
+    given = found.groupdict().get("given") or "NoneType"
     is_number = given in ("int", "float", "bool")
     is_collated = failure.frames[-1].is_torch and failure.frames[-1].file.endswith("collate.py")
     names = [written(one) for one in getattr(failure.frames[-1].expression, "args", [])[:1]]
@@ -269,13 +366,16 @@ def _listed(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     held = values[0] if values and isinstance(values[0], list | tuple) else ()
     inner = held[0] if len(held) == 1 else ()
     is_tuple = isinstance(inner, list | tuple) and any(isinstance(one, Tensor) for one in inner)
+    inside = [part for one in held[:1] for part in parts_of("one", one)] if len(held) > 1 else []
     return {
         "is_collated": is_collated,
         "is_number": is_number and bool(names) and not is_collated,
         "is_array": given == "ndarray" and bool(names),
-        "is_list": given in ("list", "tuple") and not is_tuple,
+        "is_list": given in ("list", "tuple") and not is_tuple and not inside,
+        "inside": inside[0].text if inside else "",
         "is_tuple": is_tuple,
-        "whole": names[0] if names else "",
+        "whole": names[0] if names else "the list",
+        "whole_is": bool(names),
     }
 
 
@@ -288,12 +388,16 @@ SITUATIONS: dict[str, Situation] = {
         ("is_one", "Put the tensors into a list: torch.{op}([a, b])."),
         facts=_joined,
     ),
-    "no such form": SituationRow(
-        "{op} has no form that takes ({given}).",
-        ("is_bound", "Bound a tensor by a number with clamp: {tensor}.clamp({side}={number})."),
-        ("is_module", "{layer} is a module and no tensor: call it, {layer}(...)."),
-        "Give the arguments of one of the forms that PyTorch lists above.",
-        facts=_form,
+    "no such form": _no_form,
+    "None in a list": SituationRow(
+        "Element {at} of {whole} is None, and each has to be a tensor.",
+        (
+            "whole_is",
+            "If it may be missing: leave it out, [one for one in {whole} if one is not None].",
+        ),
+        "If not: check what was put there: a function without return, or a branch that gives "
+        "nothing.",
+        facts=_listed,
     ),
     "minus of a mask": SituationRow(
         "{mask} is a mask of True and False, and - is not defined for it.",
@@ -321,6 +425,10 @@ SITUATIONS: dict[str, Situation] = {
             "is_tuple",
             "It holds one tuple, whose parts are the tensors: give that itself, {whole_it}[0].",
         ),
+        (
+            "inside",
+            "If one part of each is meant, such as the first: [{inside} for one in {whole}].",
+        ),
         ("is_list", "Make it a tensor first, or put the lists together before."),
         facts=_listed,
     ),
@@ -344,7 +452,10 @@ SITUATIONS: dict[str, Situation] = {
             "batch.pop({unknown!r}).",
         ),
         ("unknown", "If the forward does not need {unknown}: leave it out of the call."),
-        ("unknown", "If it is to use it: add it to the parameters of its forward."),
+        (
+            "is_extended_by_name",
+            "If it is to use it: add it to the parameters of its forward.",
+        ),
         (
             "replicas",
             "DataParallel gives a replica no positional arguments where a batch has fewer samples "
@@ -352,11 +463,16 @@ SITUATIONS: dict[str, Situation] = {
         ),
         ("lacking", "If it needs {names}: give what is missing in the call, {lacking}"),
         (
-            "lacking",
+            "is_changeable",
             "If it can do without: give {names} a default in its forward, such as None.",
         ),
         ("beyond", "If the forward does not need the others: call it with {own} alone."),
-        ("beyond", "If it is to use them: add them to the parameters of its forward."),
+        ("is_extended", "If it is to use them: add them to the parameters of its forward."),
+        (
+            "layer",
+            "If they are options of the layer: give them by their names where it is made, "
+            "{layer}(...).",
+        ),
         facts=_forward,
     ),
 }

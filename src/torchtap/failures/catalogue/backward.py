@@ -7,7 +7,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from torchtap.failures.failure import Details, Failure
 from torchtap.failures.graph_cuts import cuts_in, without_grad
@@ -91,9 +92,13 @@ def _cuts(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     """The places that may have cut the graph, each with its way out."""
     cuts = cuts_in(failure)
     shown = (("cut" if one.is_on_way else "perhaps", one.text) for one in cuts[:4])
+    ways = list(dict.fromkeys(one.way for one in cuts[:3]))
+    if len(ways) > 1 and all(one.is_on_way for one in cuts[:3]):
+        ways[0] += " The other cuts are to be mended, too: each of them ends the graph."
     return {
-        "ways": tuple(dict.fromkeys(one.way for one in cuts[:3])),
-        "is_unknown": not cuts,
+        "ways": tuple(ways),
+        "is_off": not cuts and not torch.is_grad_enabled(),
+        "is_unknown": not cuts and torch.is_grad_enabled(),
         "details": tuple(shown),
         "where": ", ".join(dict.fromkeys(one.module for one in cuts if one.module)),
     }
@@ -152,15 +157,18 @@ def _input_not_used(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]
     name, tensor = [*_inputs(failure)[at : at + 1], ("an input", None)][0]
     node = None if tensor is None else tensor.grad_fn
     is_copy = node is not None and node.name() == "CloneBackward0"
+    is_named = not name.startswith("input ")  # Others are made in the call, for it alone.
     is_state = failure.names.state(tensor) is not None
     reached = _reached(failure)
     source = _taken_from(reached, tensor)
     held = [] if is_state else [key for key, one in reached if one.is_leaf]
     return {
         "name": name,
-        "is_copy": is_copy,
         "is_state": is_state,
         "source": "" if is_copy else source,
+        "is_copy": is_copy and is_named,
+        "is_copied_here": is_copy and not is_named,
+        "trained": _state_behind(failure, tensor) if is_copy and is_named else "",
         "others": "" if source or is_copy else ", ".join(held[:3]),
         "is_other": not is_state,
         "maker": "" if is_state or source or is_copy else _state_behind(failure, tensor),
@@ -218,10 +226,18 @@ def _no_scalar(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     return {
         **_root(failure, root, _called_on(failure)),
         "is_grad": is_grad,
+        "is_output": _is_output(failure, root),
         "columns": "" if is_of_rows else size[1],
         "is_of_rows": is_of_rows,
         "element": ", ".join(["0"] * (len(size) - 1) + ["k"]),
     }
+
+
+def _is_output(failure: Failure, root: Tensor | None) -> bool:
+    """Return whether a tensor is what a module returned that computes no loss."""
+    at = len(failure.frames) - 1
+    module = None if root is None else failure.origin(Operand("it", root, at)).module
+    return isinstance(module, nn.Module) and not type(module).__name__.endswith("Loss")
 
 
 def _gradient_shape(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
@@ -272,6 +288,11 @@ SITUATIONS: dict[str, Situation] = {
         SituationRow(
             "{name} has no graph: nothing that requires grad leads to it.",
             (
+                "is_off",
+                "Grad mode is off here, as torch.set_grad_enabled(False) leaves it: call "
+                "torch.set_grad_enabled(True) before what is trained.",
+            ),
+            (
                 "is_unknown",
                 "Compute it from parameters, or from inputs with requires_grad_(True), with grad "
                 "mode on.",
@@ -293,7 +314,17 @@ SITUATIONS: dict[str, Situation] = {
     ),
     "input not used": SituationRow(
         "A gradient with respect to {name} was asked for, and no path leads from the output to it.",
-        ("is_copy", "Give the tensor that it was copied from: without .clone()."),
+        ("is_copied_here", "Give the tensor that it was copied from: without .clone()."),
+        (
+            "is_copy",
+            "If the gradient of the tensor is meant that it was copied from: give that, without "
+            ".clone().",
+        ),
+        (
+            "trained",
+            "If the output is to be computed with the copy, as in meta learning: "
+            "torch.func.functional_call(model, params, inputs), with {name} among params.",
+        ),
         (
             "source",
             "{name} was taken from {source}, which leads to the output itself: ask for the "
@@ -348,6 +379,11 @@ SITUATIONS: dict[str, Situation] = {
         ),
         SituationRow(
             "backward was called on {name}, which is {shape} and not one number.",
+            (
+                "is_output",
+                "If it is the output of the model: compute a loss of it and the targets, and call "
+                "backward on that, loss = criterion({name}, target).",
+            ),
             "If it holds the losses of several samples: reduce it, {name_it}.mean().backward(), or "
             ".sum().",
             "If the gradient of one element is meant, such as the score of a class: "

@@ -20,8 +20,13 @@ _AS_LISTS = (
     "DataLoader(..., collate_fn=lambda batch: tuple(zip(*batch)))."
 )
 _PADDED = (
-    "Give collate_fn to the DataLoader (data_collator to a Trainer) that pads: "
+    "If they are sequences of different lengths (texts, signals): give collate_fn to the "
+    "DataLoader (data_collator to a Trainer) that pads: "
     "torch.nn.utils.rnn.pad_sequence(samples, batch_first=True)."
+)
+_REST = (
+    "If it is the rest at the end of a text or signal that is cut into pieces of {longest}: leave "
+    "it out, for start in range(0, len(x) - {longest} + 1, step)."
 )
 _MOST = 64
 _DATA = os.path.join("torch", "utils", "data")
@@ -86,13 +91,15 @@ def _stack(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     # A spectrogram differs in its time alone; so may pictures of one height.
     shortest, longest = min(low + high, default=0), max(low + high, default=0)
     is_rest = len(low) == 1 and shortest < longest and max(wanted) > max(given)
+    is_last = is_rest and _is_last_shorter(failure)
     is_spectrum = not is_dims and len(low) == 3 and differs == [2] and low[0] < 3
     return {
         "is_dims": is_dims,
         "low": low,
         "high": high,
         "lacking": _lacking(low, high),
-        "is_rest": is_rest,
+        "is_last": is_last,
+        "is_rest": is_rest and not is_last,
         "longest": longest,
         "is_pictures": not is_dims and len(low) > 1 and differs != [0] and not is_long,
         "is_spectrum": is_spectrum,
@@ -107,6 +114,12 @@ def _stack(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         "by": "the collate_fn of the program" if is_own else "the DataLoader",
         **(_stacked(failure, wanted, given) if is_own else {}),
     }
+
+
+def _is_last_shorter(failure: Failure) -> bool:
+    """Return whether all samples but the last one, of several, have one shape."""
+    kept = [[tuple(one.shape) for one in _tensors_in(sample)] for sample in _samples(failure)]
+    return len(kept) > 2 and all(one == kept[0] for one in kept[:-1])
 
 
 def _stacked(failure: Failure, wanted: list[int], given: list[int]) -> Mapping[str, Any]:
@@ -235,14 +248,12 @@ SITUATIONS: dict[str, Situation] = {
         SituationRow(
             "The samples of a batch have different shapes: {wanted} at 0 and {given} at {at}, and "
             "{by} stacks them.",
+            ("is_last", _REST),
             _PADDED,
-            (
-                "is_rest",
-                "If it is the rest at the end of a text or signal that is cut into pieces of "
-                "{longest}: leave it out, for start in range(0, len(x) - {longest} + 1, step).",
-            ),
-            "Bring all samples to one shape in the data set: crop, resize or pad "
+            ("is_rest", _REST),
+            "If all are to have one size: bring them to it in the data set, by crop, resize or pad "
             "(padding='max_length' of a tokenizer).",
+            "If one of them is wrong: look at that sample, and at what reads it.",
             when="is_collated",
         ),
         SituationRow(

@@ -38,8 +38,8 @@ def _leaf(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         "leaf": leaf if state is None else f"the parameter {state.name}",
         "is_module": getattr(failure.module, "inplace", False) is True,
         "where": failure.names.holder(value),
-        "anew": _of_a_number(failure, value),
         **_meant(failure, value),
+        **_anew(failure, value),
     }
 
 
@@ -80,6 +80,12 @@ def _is_computed(frame: TracebackFrame, value: ast.expr) -> bool:
         if isinstance(held, Tensor) and held.grad_fn is not None:
             return True
     return False
+
+
+def _anew(failure: Failure, value: object) -> Mapping[str, Any]:
+    """Words of a number that is computed on, as a loss: the new number is the whole way out."""
+    anew = _of_a_number(failure, value)
+    return {"anew": anew, "is_part": False, "is_unknown": False} if anew else {"anew": ""}
 
 
 def _of_a_number(failure: Failure, value: object) -> str:

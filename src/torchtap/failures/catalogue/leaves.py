@@ -14,6 +14,7 @@ from torchtap.failures.catalogue.objects import typo_of_init
 from torchtap.failures.failure import UNNAMED, Details, Explanation, Failure
 from torchtap.failures.graph_cuts import without_grad
 from torchtap.failures.graph_reading import leaves_of
+from torchtap.failures.module_names import MODEL
 from torchtap.failures.operands import Operand, shape_text
 from torchtap.failures.parsed_source import grouped, written
 from torchtap.failures.situation_row import Situation, SituationRow, first_of
@@ -122,7 +123,7 @@ def _element(failure: Failure) -> str:
     """The tensor as an element of a list or dict of the program, such as ``losses[0]``."""
     wanted = next((one.owner for one in reversed(failure.frames) if one.owner is not None), None)
     for frame in reversed(failure.frames):
-        for name, value in {} if frame.is_torch else frame.own_names.items():
+        for name, value in frame.own_names.items() if frame.is_user else ():
             held = dict(enumerate(value)) if type(value) in (list, tuple) else value
             for key, one in held.items() if type(held) is dict else ():
                 if one is wanted and isinstance(one, Tensor):
@@ -160,10 +161,16 @@ def _holder(failure: Failure, wanted: Tensor | None) -> tuple[str, str]:
     for _, module in failure.names.modules():
         for name, held in vars(module).items():
             if name not in _TABLES and _is_held(held, wanted):
-                return f"{failure.names.variable(module)}.{name}", failure.names.module(module)
+                return f"{_variable(failure, module)}.{name}", failure.names.module(module)
     users = (frame for frame in failure.frames if frame.is_user)
     held_by_name = ((name, held) for frame in users for name, held in frame.own_names.items())
     return next((name for name, held in held_by_name if _is_held(held, wanted)), ""), ""
+
+
+def _variable(failure: Failure, module: nn.Module) -> str:
+    """How the program reaches a module; ``self``, as its own methods do, where it has no name."""
+    text = failure.names.variable(module)
+    return f"self{text.removeprefix(MODEL)}" if text.startswith(MODEL) else text
 
 
 def _is_held(held: object, wanted: Tensor) -> bool:
@@ -197,7 +204,7 @@ def _attribute(failure: Failure, wanted: Tensor | None) -> tuple[str, str]:
     for _, module in failure.names.modules():
         for name, value in vars(module).items():
             if value is wanted and wanted is not None:
-                return f"{failure.names.variable(module)}.{name}", failure.names.module(module)
+                return f"{_variable(failure, module)}.{name}", failure.names.module(module)
     return "", ""
 
 
@@ -263,8 +270,10 @@ def _row(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     last = failure.frames[-1]
     value = last.frame.f_locals.get("param") if last.is_torch else None
     node = value.grad_fn if isinstance(value, Tensor) else None
+    name = failure.called(value, "x")
     if node is None or node.name() != "UnbindBackward0":
-        return {"whole": ""}
+        is_moved = node is not None and node.name() == "ToCopyBackward0"
+        return {"whole": "", "name": name, "is_moved": is_moved}
     leaf = getattr(node.next_functions[0][0], "variable", None)
     state = failure.names.state(leaf)
     named = f"the parameter {state.name}" if state is not None else failure.called(leaf)
@@ -399,9 +408,15 @@ SITUATIONS: dict[str, Situation] = {
         SituationRow(
             "An optimizer was given a tensor that was computed: it trains leaves alone, such as "
             "parameters.",
-            "Make a leaf of it: x = x.detach().requires_grad_(), before it is used.",
-            "Move or convert before requires_grad_(): torch.zeros(3, device=device, "
-            "requires_grad=True), and not torch.zeros(3, requires_grad=True).to(device).",
+            (
+                "is_moved",
+                "Move or convert before requires_grad_(): torch.zeros(3, device=device, "
+                "requires_grad=True), and not torch.zeros(3, requires_grad=True).to(device).",
+            ),
+            "If its values are to be trained: make a leaf of it, {name} = "
+            "{name_it}.detach().requires_grad_(), before it is used.",
+            "If what it was computed from is to be trained: give that to the optimizer, and "
+            "compute {name} anew in each round.",
             details=_computed,
         ),
         facts=_row,

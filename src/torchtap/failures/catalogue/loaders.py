@@ -42,9 +42,12 @@ def _of_loader(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     held: Any = frame.value_of(node) if isinstance(node, ast.expr) else None
     is_loader = found["kind"] == "DataLoader"
     data = getattr(held, "dataset", None)
+    name = written(node, frame.file) if isinstance(node, ast.Name) else ""
     has_it = data is None or found["name"] in dir(data)
     return {
-        "loader": written(node, frame.file) if isinstance(node, ast.Name) else "loader",
+        "loader": name or "loader",
+        "subset": name or "subset",
+        "joined": name or "joined",
         "is_subset": found["kind"] == "Subset",
         "is_joined": found["kind"] == "ConcatDataset",
         "is_loader": is_loader and has_it,
@@ -66,7 +69,15 @@ def _number(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         number = float(found["given"])
     except ValueError:
         number = 0.0
-    return {"whole": int(number) if number >= 1 else "", "is_none": number < 1}
+    value = failure.operand(found["what"]).value
+    is_text = isinstance(value, str)
+    whole = int(number) if number >= 1 else ""
+    return {
+        "shown": f"the text {value!r}" if is_text else found["given"],
+        "text": f"{found['what']}=int({value!r})" if is_text and whole else "",
+        "whole": "" if is_text else whole,
+        "is_none": number < 1,
+    }
 
 
 def _length(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
@@ -222,10 +233,10 @@ SITUATIONS: dict[str, Situation] = {
         "{kind} has no attribute {name!r}: it only holds the data sets that it was made of.",
         (
             "is_subset",
-            "Read it of the whole, and of its samples: subset.dataset.{name}, with the "
-            "numbers subset.indices.",
+            "Read it of the whole, and of its samples: {subset}.dataset.{name}, with the "
+            "numbers {subset}.indices.",
         ),
-        ("is_joined", "Read it of each: [one.{name} for one in joined.datasets]."),
+        ("is_joined", "Read it of each: [one.{name} for one in {joined}.datasets]."),
         ("is_loader", "Read it of the data set: {loader}.dataset.{name}."),
         (
             "is_batch",
@@ -257,7 +268,8 @@ SITUATIONS: dict[str, Situation] = {
         facts=_beyond,
     ),
     "number of a loader": SituationRow(
-        "{what} is a whole number of 1 or more, and got {given}.",
+        "{what} is a whole number of 1 or more, and got {shown}.",
+        ("text", "Make a number of it: {text}."),
         ("whole", "Make it whole: {what}={whole}, by int(...) or //."),
         ("is_none", "Give 1 or more; check what it was computed from."),
         facts=_number,

@@ -74,7 +74,16 @@ def _member(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         (one.owner for one in failure.frames[::-1] if isinstance(one.owner, nn.Module)), None
     )
     many = len(owner) if isinstance(owner, nn.Sequential | nn.ModuleList | nn.ParameterList) else 0
-    return {"kind": type(owner).__name__, "many": many, "last": many - 1}
+    frame = failure.user
+    node = None if frame is None else frame.expression
+    text = written(node.value) if isinstance(node, ast.Subscript) else "the list"
+    is_loop = frame is not None and frame.loop is not None
+    return {
+        "kind": type(owner).__name__,
+        "many": many,
+        "last": many - 1,
+        "looped": text if is_loop else "",
+    }
 
 
 def _pickled(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
@@ -190,7 +199,9 @@ SITUATIONS: dict[str, Situation] = {
     ),
     "member out of range": SituationRow(
         "{kind} has {many} members, 0 to {last}, and number {value} was asked for.",
-        "Give a number below {many}; -1 is the last.",
+        ("looped", "If a loop goes over all of them: for layer in {looped}."),
+        "If it should have more: make it of more, where it is made.",
+        "If a member of it is meant: give a number below {many}; -1 is the last.",
         facts=_member,
     ),
     "function that cannot be pickled": SituationRow(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import difflib
 import inspect
+import itertools
 import os
 import re
 from collections.abc import Mapping
@@ -12,25 +13,62 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from torchtap.failures.assignments import assignments_of
 from torchtap.failures.catalogue.objects import typo_of_init
 from torchtap.failures.failure import UNNAMED, Explanation, Failure
 from torchtap.failures.graph_reading import leaves_of
+from torchtap.failures.none_sources import may_be_none
 from torchtap.failures.operands import Operand, shape_text
 from torchtap.failures.out_of_place import statement_of
-from torchtap.failures.parsed_source import function_tree, written
+from torchtap.failures.parsed_source import function_tree, grouped, written
 from torchtap.failures.situation_row import Situation, SituationRow, first_of
 from torchtap.failures.traceback_frame import MISSING, TracebackFrame
+from torchtap.failures.uncalled_modules import made_with_inputs, way_to_call
 from torchtap.failures.unread_members import unread_layers
 
 _WRAPPERS = ("DistributedDataParallel", "DataParallel")
 
 
 def _no_forward(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    own = [name for name in vars(type(failure.module)) if not name.startswith("_")]
-    close = difflib.get_close_matches("forward", own, n=1, cutoff=0.6)
-    is_list = found["kind"] in ("ModuleList", "ModuleDict")
-    return {"is_list": is_list, "close": next(iter(close), "")}
+    module = failure.module
+    own = [name for name in vars(type(module)) if not name.startswith("_")]
+    close = difflib.get_close_matches("forward", own, n=1, cutoff=0.75)
+    inside = "" if close or module is None else _method_with_forward(type(module))
+    kind = found["kind"]
+    name = failure.names.variable(module) if module is not None else "layers"
+    return {
+        "is_list": kind == "ModuleList",
+        "is_dict": kind == "ModuleDict",
+        "close": next(iter(close), ""),
+        "inside": inside,
+        "is_absent": not close and not inside,
+        **members(module, name),
+    }
+
+
+def members(module: nn.Module | None, name: str) -> dict[str, Any]:
+    """Return words of how the modules of a list can be called: in a row, or each with one input."""
+    layers = list(module.children()) if module is not None else []
+    pairs = itertools.pairwise(layers)
+    is_row = all(_follows(one, other) for one, other in pairs)
+    return {"name": name, "row": is_row, "heads": len(layers) > 1}
+
+
+def _follows(one: nn.Module, other: nn.Module) -> bool:
+    """Return whether a layer may take what another one gives, by their features or channels."""
+    given = getattr(one, "out_features", getattr(one, "out_channels", None))
+    taken = getattr(other, "in_features", getattr(other, "in_channels", None))
+    return type(given) is not int or type(taken) is not int or given == taken
+
+
+def _method_with_forward(kind: type) -> str:
+    """The method of a class inside of which a function forward stands; empty if none has one."""
+    for name, method in vars(kind).items():
+        code = getattr(method, "__code__", None)
+        tree = None if code is None else function_tree(code, code.co_firstlineno)
+        for node in ast.walk(tree) if tree is not None else ():
+            if isinstance(node, ast.FunctionDef) and node.name == "forward" and node is not tree:
+                return name
+    return ""
 
 
 def _attribute(failure: Failure, found: re.Match[str]) -> Explanation:
@@ -39,46 +77,58 @@ def _attribute(failure: Failure, found: re.Match[str]) -> Explanation:
     if unmade is not None:
         return unmade
     owner = failure.frames[-1].owner if failure.frames[-1].is_torch else None
-    known, where, ways = dir(Tensor), "", []
+    where, ways = "", []
     if isinstance(owner, nn.Module):
-        known = [*dir(type(owner)), *vars(owner), *owner._modules, *owner._parameters]
-        known += list(owner._buffers)
         where = failure.names.module(owner)
-        ways = _ways_of_attribute(owner, name)
+        ways = _ways_of_attribute(failure, owner, name)
         fault = _property(owner, name)
         if fault:
             return Explanation(fault, _WAYS_OF_PROPERTY, (), where)
     made = _made_in_place_of_called(failure, owner, name)
     if made:
         return made
-    if isinstance(owner, nn.Module) and hasattr(Tensor, name) and not made:
-        kind = type(owner).__name__
-        backward = ["backward is of a loss: loss.backward(), a tensor computed from the output."]
-        ways = [
-            *(backward if name == "backward" else ()),
-            f"If {where or kind} was made with tensors, {kind}(x): make it first, then call it, "
-            f"{kind}()(x).",
-            f"If it is the module that is to be called: give its output, module(x).{name}.",
-            *(f"If {name} is meant as an attribute: assign it in __init__." for _ in ways[:1]),
-        ]
-        return Explanation(
-            f"{where or kind} is a module and no tensor, and {name!r} is of tensors.",
-            tuple(ways),
-            (),
-            where,
-        )
-    named = [one for one in known if one.startswith("_") is name.startswith("_")]
-    close = difflib.get_close_matches(name, named, n=9)
-    # Letters that have changed places are the likeliest slip.
-    close = [one for one in close if sorted(one) == sorted(name)] or close[:2]
-    is_saved = bool(ways) and ways[0].startswith("If the model was saved whole")
-    if close and name != "module" and not is_saved:
+    if isinstance(owner, nn.Module) and hasattr(Tensor, name) and not _is_read_of_self(failure):
+        return _of_tensors(failure, owner, name, where)
+    close = _close_names(owner, name)
+    is_known = bool(ways) and ways[0].startswith(("If the model was saved whole", "__init__ "))
+    if close and name != "module" and not is_known:
         ways.insert(0, f"Did you mean {' or '.join(map(repr, close))}?")
-    if type(owner).__name__ in _WRAPPERS:
-        ways.insert(0, f"Read it of the model that is wrapped: model.module.{name}.")
     return Explanation(
         f"{where or 'A ' + found['kind']} has no attribute {name!r}.",
         tuple(ways) or ("Check the name in PyTorch's documentation.",),
+        (),
+        where,
+    )
+
+
+def _is_read_of_self(failure: Failure) -> bool:
+    """Return whether a method of a module reads its own attribute: no slip for a tensor."""
+    frame = failure.user
+    node = None if frame is None else frame.expression
+    base = node.value if isinstance(node, ast.Attribute) else None
+    return isinstance(base, ast.Name) and base.id == "self"
+
+
+def _of_tensors(failure: Failure, owner: nn.Module, name: str, where: str) -> Explanation:
+    """The explanation of a member of tensors that was read of a module."""
+    kind = type(owner).__name__
+    frame = failure.user
+    node = None if frame is None else frame.expression
+    is_own = type(owner).__module__.startswith("torch.nn.modules.")
+    text = (
+        written(node.value) if isinstance(node, ast.Attribute) else failure.called(owner, "module")
+    )
+    ways = [
+        *(
+            ["backward is of a loss: loss.backward(), a tensor computed from the output."]
+            if name == "backward"
+            else [way_to_call(failure, owner, text)]
+        ),
+        *(() if is_own else [f"If {name} is meant as an attribute: assign it in __init__."]),
+    ]
+    return Explanation(
+        f"{where or kind} is a module and no tensor, and {name!r} is of tensors.",
+        tuple(ways),
         (),
         where,
     )
@@ -101,8 +151,65 @@ def _property(owner: nn.Module, name: str) -> str:
     )
 
 
-def _ways_of_attribute(owner: nn.Module, name: str) -> list[str]:
+def _close_names(owner: Any, name: str) -> list[str]:
+    """Names that an attribute may be a slip of: those of the module's own, or nearly the same.
+
+    Names that differ by their numbers alone, as fc1 and fc2, are of two things.
+    """
+    if not isinstance(owner, nn.Module):
+        return _closest(name, [one for one in dir(Tensor) if one[:1] != "_"], cutoff=0.6)
+    tables = (owner._modules, owner._parameters, owner._buffers)
+    own = {*vars(owner), *dir(type(owner)), *itertools.chain(*tables)}
+    own -= set(dir(nn.Module)) | set(vars(nn.Module()))
+    plain = re.sub(r"\d", "", name)
+    fitting = [
+        one
+        for one in own
+        if one.startswith("_") is name.startswith("_")
+        if re.sub(r"\d", "", one) != plain or sorted(one) == sorted(name)
+    ]
+    general = [one for one in dir(nn.Module) if one[:1] != "_"]
+    return _closest(name, sorted(fitting), cutoff=0.75) or _closest(name, general, cutoff=0.85)
+
+
+def _closest(name: str, known: list[str], *, cutoff: float) -> list[str]:
+    """Return the names that are most like one: of two, letters that have changed places are it."""
+    close = difflib.get_close_matches(name, known, n=9, cutoff=cutoff)
+    return [one for one in close if sorted(one) == sorted(name)] or close[:2]
+
+
+def _lost_in_init(owner: nn.Module, name: str) -> str:
+    """The way out where ``__init__`` has a name as an argument or a variable, and not of self."""
+    init = vars(type(owner)).get("__init__")
+    code = getattr(init, "__code__", None)
+    tree = None if code is None else function_tree(code, code.co_firstlineno)
+    if code is None or not isinstance(tree, ast.FunctionDef) or name not in code.co_varnames:
+        return ""
+    if name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]:
+        return f"__init__ takes {name} and does not keep it: assign it there, self.{name} = {name}."
+    lines = [
+        one.lineno
+        for one in ast.walk(tree)
+        if isinstance(one, ast.Name) and one.id == name and isinstance(one.ctx, ast.Store)
+    ]
+    return (
+        f"__init__ gives the value to the local variable {name}, in line {lines[0]}: write "
+        f"self.{name} there."
+        if lines
+        else ""
+    )
+
+
+def _ways_of_attribute(failure: Failure, owner: nn.Module, name: str) -> list[str]:
     """How an attribute comes to a module: another method assigns it, or ``__init__`` has a typo."""
+    wrapped = owner._modules.get("module") if type(owner).__name__ in _WRAPPERS else None
+    if wrapped is not None:
+        text = failure.called(owner, "model")
+        is_there = hasattr(type(wrapped), name) or name in {**vars(wrapped), **wrapped._modules}
+        rest = (
+            [] if is_there else [f"Assign self.{name} in __init__ of that model, if it lacks it."]
+        )
+        return [f"Read it of the model that is wrapped: {text}.module.{name}.", *rest]
     if type(owner).__module__.startswith("torch.nn.modules.") and _assigned_in(owner, name):
         kind = type(owner).__name__
         return [
@@ -132,9 +239,11 @@ def _ways_of_attribute(owner: nn.Module, name: str) -> list[str]:
             f"__init__ assigns self.{name} under a condition that does not hold, or below the line "
             "that needs it: assign it on every path."
         ]
+    lost = _lost_in_init(owner, name)
     unread = [f"self.{key} ({type(one).__name__})" for key, one in unread_layers(owner)]
     meant = [f"If {unread[0]}, which no method reads, is meant: read that."] if unread else []
-    return [*meant[: len(unread) == 1], f"Assign self.{name} in __init__, before it is read."]
+    meant = [] if lost or len(unread) > 1 else meant
+    return [*meant, lost or f"Assign self.{name} in __init__, before it is read."]
 
 
 def _default(owner: nn.Module, name: str) -> str:
@@ -172,23 +281,17 @@ def _before_init(failure: Failure) -> Explanation | None:
 
 def _made_in_place_of_called(failure: Failure, owner: Any, name: str) -> Explanation | None:
     """The explanation, where a module stands for the tensor that its call would return."""
-    frame = failure.user
-    if not isinstance(owner, nn.Module) or frame is None or not hasattr(Tensor, name):
+    if not isinstance(owner, nn.Module) or not hasattr(Tensor, name):
         return None
-    variable = failure.called(owner)
-    for one in assignments_of(frame, variable) if variable else ():
-        args = one.value.args if isinstance(one.value, ast.Call) else []
-        values = [frame.value_of(part) for part in args]
-        is_given = any(isinstance(part, Tensor) or part is MISSING for part in values)
-        if isinstance(one.value, ast.Call) and is_given:
-            kind = written(one.value.func, frame.file)
-            given = ", ".join(written(part, frame.file) for part in one.value.args)
-            return Explanation(
-                f"{variable} is the module {type(owner).__name__}, which line {one.line} made, and "
-                "not a tensor: it was given tensors where it is made.",
-                (f"Make it first, then call it: {kind}()({given}).",),
-            )
-    return None
+    called, place = made_with_inputs(failure, owner)
+    if not called:
+        return None
+    variable = failure.called(owner) or failure.names.module(owner)
+    return Explanation(
+        f"{variable} is the module {type(owner).__name__}, which {place} made, and not a tensor: "
+        "it was given tensors where it is made.",
+        (f"Make it first, with its own arguments, then call it: {called}.",),
+    )
 
 
 def _assigned(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
@@ -224,21 +327,24 @@ def _data_of_parameter(failure: Failure) -> str:
 def _truth(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     """The condition that was to be decided; or that a loss was called where it is made."""
     last, node = failure.frames[-1], failure.frames[-1].expression
-    name = failure.name_of(next(iter(failure.tensors), Operand(UNNAMED)))
+    asked, is_default = _asked(last)
+    name = asked or failure.name_of(next(iter(failure.tensors), Operand(UNNAMED)))
+    compared = _compared(last)
     return {
         "is_loss": last.file.endswith(os.path.join("nn", "_reduction.py")),
         "kind": "the loss" if failure.module is None else type(failure.module).__name__,
         "condition": ast.unparse(node) if isinstance(node, ast.Compare) else name,
         "given": "".join(f" ({shape_text(one.value)})" for one in failure.tensors[:1]),
         "choice": _choice(failure),
-        **_compared(failure.frames[-1]),
-        "is_plain": not any(_compared(failure.frames[-1]).values()),
+        **compared,
+        "asked": asked,
+        "is_plain": not any(compared.values()) and not is_default,
     }
 
 
 def _compared(frame: TracebackFrame) -> dict[str, str]:
     """How ``x in list`` and ``x or y`` are written for tensors; empty of other conditions."""
-    words = {"among": "", "default": ""}
+    words = {"among": "", "default": "", "greater": "", "asked": ""}
     if frame.expression is None or frame.function is None:
         return words
     for node in ast.walk(frame.function):
@@ -256,7 +362,27 @@ def _compared(frame: TracebackFrame) -> dict[str, str]:
                 return words
             case ast.BoolOp(op=ast.Or(), values=[ast.Name(one), other]):
                 words["default"] = f"{one} if {one} is not None else {ast.unparse(other)}"
+            case ast.Call(func=ast.Name("max" | "min" as end), args=[one, other]):
+                pair = f"{ast.unparse(one)}, {ast.unparse(other)}"
+                words["greater"] = f"torch.{end}imum({pair})"
+            case ast.Call(func=ast.Name("max" | "min" as end), args=[one]):
+                words["greater"] = f"{grouped(ast.unparse(one))}.{end}()"
     return words
+
+
+def _asked(frame: TracebackFrame) -> tuple[str, bool]:
+    """The tensor that alone is a condition, and whether it is an argument that may be None."""
+    nodes = ast.walk(frame.function) if frame.function is not None else ()
+    tests = [one.test for one in nodes if isinstance(one, ast.If | ast.While | ast.IfExp)]
+    tests = [one for one in tests if one.lineno == frame.line]
+    tests += [part for one in tests if isinstance(one, ast.BoolOp) for part in one.values]
+    tests = [one.operand if isinstance(one, ast.UnaryOp) else one for one in tests]
+    for one in tests:
+        is_name = isinstance(one, ast.Name | ast.Attribute)
+        if is_name and isinstance(frame.value_of(one), Tensor):
+            name = one.id if isinstance(one, ast.Name) else ""
+            return ast.unparse(one), may_be_none(frame.function, name)
+    return "", False
 
 
 def _choice(failure: Failure) -> str:
@@ -292,6 +418,8 @@ def _number(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     is_padded = len({one[1:] for one in shapes}) == 1 < len(set(shapes)) and all(shapes)
     return {
         "numel": found["numel"] or several,
+        # Of whole numbers and masks there is no mean.
+        "as_float": "" if isinstance(value, Tensor) and value.is_floating_point() else ".float()",
         "whole": whole,
         "is_one": not whole,
         "is_even": whole and len(set(shapes)) < 2,
@@ -329,14 +457,33 @@ SITUATIONS: dict[str, Situation] = {
     "no forward": first_of(
         SituationRow(
             "{kind} has no forward, and was called.",
-            "Call its members one after the other: for layer in layers: x = layer(x).",
-            "Use nn.Sequential, which has a forward.",
+            ("row", "If they follow each other: for layer in {name}: x = layer(x)."),
+            (
+                "row",
+                "Or make an nn.Sequential of them, which has a forward: nn.Sequential(*layers).",
+            ),
+            ("heads", "If each takes the same input: [layer(x) for layer in {name}]."),
             when="is_list",
         ),
         SituationRow(
             "{kind} has no forward, and was called.",
+            "Call the module that is meant, by its key: {name}[key](x).",
+            "If all take the same input: {{key: layer(x) for key, layer in {name}.items()}}.",
+            when="is_dict",
+        ),
+        SituationRow(
+            "{kind} has no forward, and was called.",
             ("close", "Call it forward: the class defines {close!r}."),
-            "Define forward(self, ...) in the class, at the level of its other methods.",
+            (
+                "inside",
+                "The class has a forward inside of {inside}: take back its indentation, to the "
+                "level of the other methods.",
+            ),
+            (
+                "is_absent",
+                "Define forward(self, ...) in the class, at the level of its other methods; if "
+                "another method computes the output, call that.",
+            ),
         ),
         facts=_no_forward,
     ),
@@ -392,6 +539,8 @@ SITUATIONS: dict[str, Situation] = {
             ("choice", "Choose element by element: {choice}."),
             ("among", "Compare whole tensors: {among}."),
             ("default", "Choose by a condition that is no tensor: {default}."),
+            ("greater", "If the tensors are compared element by element: {greater}."),
+            ("asked", "If it asks whether there is one: {asked} is not None."),
             ("is_plain", "Say which is meant: ({condition}).all(), or .any()."),
             (
                 "is_plain",
@@ -417,13 +566,16 @@ SITUATIONS: dict[str, Situation] = {
         ),
         (
             "whole",
-            "Reduce each to one number first, if one is meant: {name_it}.mean().item().",
+            "Reduce each to one number first, if one is meant: {name_it}{as_float}.mean().item().",
         ),
         (
             "is_one",
             "If all are meant, one for each sample: {name_it}.tolist(), or go on with the tensor.",
         ),
-        ("is_one", "If one number of all is meant: {name_it}.mean().item(), or .sum().item()."),
+        (
+            "is_one",
+            "If one number of all is meant: {name_it}{as_float}.mean().item(), or .sum().item().",
+        ),
         ("is_one", "If one element is meant: {name_it}[i].item()."),
         about="argument",
         facts=_number,

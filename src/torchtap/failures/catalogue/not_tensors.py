@@ -11,6 +11,7 @@ from torch import Tensor
 
 from torchtap.failures.assignments import assignments_of
 from torchtap.failures.catalogue.plain_objects import numbered_batch
+from torchtap.failures.container_parts import listed, parts_of
 from torchtap.failures.failure import UNNAMED, Failure
 from torchtap.failures.operands import Operand
 from torchtap.failures.out_of_place import statement_at
@@ -25,7 +26,7 @@ def _number(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     """The number that backward was called on, and the line that made a number of a tensor."""
     frame = failure.user
     node = None if frame is None else frame.expression
-    words = dict.fromkeys(("zero", "taken", "beside", "other"), "")
+    words = dict.fromkeys(("zero", "taken", "beside", "summed"), "")
     if frame is None or not isinstance(node, ast.Attribute):
         return {**words, "name": "the loss", "where_made": ""}
     name = written(node.value, frame.file)
@@ -33,14 +34,33 @@ def _number(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     one = made[0] if len(made) == 1 else None
     place = f", assigned in line {one.line}," if one else ""
     words |= {"name": name, "where_made": place}
+    words["summed"] = _summed(frame, name)
+    if words["summed"]:
+        return words
     if frame.value_of(node.value) == 0 and found["kind"] == "int":
-        return {**words, "zero": name}
+        is_loop = frame.loop is not None
+        return {**words, "zero": name, "is_batch": is_loop}
     if one is not None and one.value is not None:
         words["taken"] = _taken(one.value, frame.file) or _returned(
             frame, name, one.line, one.value
         )
         words["beside"] = _beside(frame, name, one.line)
     return words
+
+
+def _summed(frame: TracebackFrame, name: str) -> str:
+    """The tensor whose numbers a name adds up, as ``loss`` of ``total += loss.item()``."""
+    for node in ast.walk(frame.function) if frame.function is not None else ():
+        match node:
+            case ast.AugAssign(target=ast.Name(id=target), op=ast.Add(), value=value) if (
+                target == name
+            ):
+                for part in ast.walk(value):
+                    match part:
+                        case ast.Call(func=ast.Attribute(value=ast.Name(id=one), attr="item")):
+                            is_tensor = isinstance(frame.names.get(one), Tensor)
+                            return one if is_tensor else ""
+    return ""
 
 
 def _taken(value: ast.AST, file: str) -> str:
@@ -109,20 +129,17 @@ def _tuple(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     if isinstance(node, ast.Attribute):
         operand = Operand(written(node.value, frame.file), frame.value_of(node.value), frame.depth)
     value, target = operand.value, failure.operand("target").value
-    parts: list[tuple[object, Tensor]] = []
-    if type(value) in (tuple, list):
-        parts = [(at, one) for at, one in enumerate(value) if isinstance(one, Tensor)]
-    elif type(value) is dict:
-        parts = [(key, one) for key, one in value.items() if isinstance(one, Tensor)]
-    shape = target.shape if isinstance(target, Tensor) else None
-    fitting = [key for key, one in parts if one.shape == shape] or [key for key, _ in parts]
     name = grouped(failure.name_of(operand))
+    shape = target.shape if isinstance(target, Tensor) else None
+    parts = parts_of(name, value)
+    parts = [one for one in parts if one.value.shape == shape] or parts
     maker = failure.origin(operand).module
     numbered = numbered_batch(frame, node.value) if isinstance(node, ast.Attribute) else ""
     return {
         "name": name,
         "numbered": numbered,
-        "part": f"{name}[{fitting[0]!r}]" if fitting and not numbered else "",
+        "part": parts[0].text if len(parts) == 1 and not numbered else "",
+        "meant": listed(parts) if len(parts) > 1 and not numbered else "",
         "is_numbers": _are_numbers(value),
         "maker": "" if maker is None else f", which {failure.names.module(maker)} returned",
     }
@@ -132,9 +149,22 @@ SITUATIONS: dict[str, Situation] = {
     "number without backward": first_of(
         SituationRow(
             "{zero} is the number 0{where_made} and no tensor: nothing was added to it.",
-            "Leave such a batch out: if isinstance({zero}, torch.Tensor): {zero}.backward().",
-            "Begin with a tensor that has a graph: (output * 0).sum() in place of 0.",
+            (
+                "is_batch",
+                "If such a batch may come: leave it out, if isinstance({zero}, torch.Tensor): "
+                "{zero}.backward().",
+            ),
+            "If something was to be added: check the loop or condition that adds to it, such as a "
+            "list that is empty.",
             when="zero",
+        ),
+        SituationRow(
+            "{name} is a number ({kind}) and no tensor: it adds up numbers, {summed}.item(), which "
+            "have no graph.",
+            "If {summed} is the loss: {summed}.backward(); {name} is for the log alone.",
+            "If the sum of several losses is to be trained: add up the tensors, {name} = {name} + "
+            "{summed}.",
+            when="summed",
         ),
         SituationRow(
             "{name}{where_made} is a number ({kind}) and no tensor: what made it took a number out "
@@ -158,6 +188,7 @@ SITUATIONS: dict[str, Situation] = {
         "{name} is a {kind}{maker}, and a tensor is needed.",
         ("numbered", "It is the batch, and enumerate counts: name its parts, {numbered}."),
         ("part", "Take the tensor out of it: {part}."),
+        ("meant", "Take the part out of it that is meant: {meant}."),
         ("is_numbers", "Make a tensor of it: torch.tensor({name})."),
         facts=_tuple,
     ),

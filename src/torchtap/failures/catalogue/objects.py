@@ -13,8 +13,9 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from torchtap.failures.assignments import assignments_of
-from torchtap.failures.failure import Failure
+from torchtap.failures.assignments import assignments_of, names_in
+from torchtap.failures.failure import Explanation, Failure
+from torchtap.failures.none_sources import explained_none
 from torchtap.failures.operands import shape_text
 from torchtap.failures.parsed_source import grouped, written
 from torchtap.failures.situation_row import Situation, SituationRow, first_of
@@ -38,15 +39,41 @@ def _called(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         return {**words, "text": text, "is_attribute": True}
     made = assignments_of(frame, text) if isinstance(called, ast.Name) else []
     line = f", which line {made[-1].line} assigned" if made else ""
-    return {**words, "text": text, "line": line}
+    # A name that is assigned once, and of no call of itself, never held a function.
+    is_changed = len(made) > 1 or any(
+        one.value is not None and text in names_in(one.value) for one in made
+    )
+    last = is_changed or not made
+    return {**words, "text": text, "line": line, "before": last, "is_first": not last}
+
+
+def uncalled_method(failure: Failure) -> ast.expr | None:
+    """Return the method that was indexed or gone over without being called."""
+    match failure.frames[-1].expression:
+        case ast.Subscript(value=node):
+            return node
+        case ast.For(iter=node) | ast.comprehension(iter=node):
+            return node
+        case ast.ListComp(generators=[one, *_]) | ast.GeneratorExp(generators=[one, *_]):
+            return one.iter
+        case ast.Call(func=ast.Name(), args=[node, *_]):
+            return node
+    return None
 
 
 def _uncalled(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     frame, node = _expression(failure)
-    if not isinstance(node, ast.Subscript):
-        return {"text": "the method", "way": "x.size(0)"}
-    text = written(node.value, frame.file)
-    return {"text": text, "way": f"{text}({written(node.slice, frame.file)})"}
+    method = uncalled_method(failure)
+    if method is None:
+        return {"text": "the method", "way": "x.size(0)", "what": "indexed"}
+    text = written(method, frame.file)
+    if isinstance(node, ast.Subscript):
+        return {
+            "text": text,
+            "way": f"{text}({written(node.slice, frame.file)})",
+            "what": "indexed",
+        }
+    return {"text": text, "way": f"{text}()", "what": "gone over"}
 
 
 def _items(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
@@ -135,8 +162,18 @@ def _missing(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         takes = f" It takes {inspect.signature(called)}." if callable(called) else ""
     except (TypeError, ValueError):
         takes = ""
-    call = f"{text}({', '.join([*given, *(f'{one}=...' for one in names)])})"
-    return {"text": text, "lacking": " and ".join(names), "takes": takes, "way": call}
+    # A variable of that name is what the argument is meant to get.
+    held = frame.frame.f_locals
+    values = [f"{one}={one if one in held else '...'}" for one in names]
+    call = f"{text}({', '.join([*given, *values])})"
+    is_own = isinstance(called, type) and not called.__module__.startswith("torch.")
+    return {
+        "text": text,
+        "lacking": " and ".join(names),
+        "takes": takes,
+        "way": call,
+        "own": f"{called.__name__}.__init__" if is_own else "",
+    }
 
 
 def typo_of_init(kind: Any) -> str:
@@ -153,6 +190,7 @@ def _made(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     text = written(node.func, frame.file) if isinstance(node, ast.Call) else found["kind"]
     given = ", ".join(written(one, frame.file) for one in getattr(node, "args", []))
     is_call = any(isinstance(one, Tensor) for one in values)
+    own = int(found["wanted"]) - 1
     is_super = text.startswith("super(")
     kind = frame.value_of(node.func) if isinstance(node, ast.Call) else None
     is_container = kind in (nn.ModuleList, nn.ModuleDict, nn.ParameterList)
@@ -160,14 +198,14 @@ def _made(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     is_unknown = is_unknown and not is_container
     return {
         "is_call": is_call or is_unknown,
-        "is_super": is_super,
+        "is_super": is_super and not own,
         "is_container": is_container,
-        "is_other": not is_call and not is_super and not is_container,
+        "is_other": not is_call and not (is_super and not own) and not is_container,
         "typo": typo_of_init(frame.value_of(node.func)) if isinstance(node, ast.Call) else "",
         "if_inputs": "If these are its inputs, make" if is_unknown else "Make",
         "text": text,
         "given_text": given,
-        "own": int(found["wanted"]) - 1,
+        "own": own,
         "count": int(found["given"]) - 1,
     }
 
@@ -360,8 +398,8 @@ def none_handed_over(failure: Failure) -> str:
     return named if last.is_torch and is_none and is_argument else ""
 
 
-def _none(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    """Say which of the program's values is None, and the module that returned it."""
+def _name_of_none(failure: Failure) -> tuple[str, bool]:
+    """The program's value that is None, as it is written, and whether it was to be initialised."""
     frame, node = _expression(failure)
     given = [one for one in getattr(node, "args", []) if frame.value_of(one) is None]
     text = written(given[0], frame.file) if len(given) == 1 else ""
@@ -375,14 +413,34 @@ def _none(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         text = written(source, frame.file) if isinstance(module, nn.Module) else ""
     if not text and isinstance(node, ast.Call) and len(node.args) == 1:
         text = written(node.args[0], frame.file)
-    is_module = isinstance(module, nn.Module)
     is_init = failure.frames[-1].file.endswith("init.py")
-    return {
-        "text": text or none_handed_over(failure),
-        "maker": failure.names.module(module) if is_module else "",
-        "is_init": is_init,
-        "is_other": not is_init,
-    }
+    return text or _given_as(failure, none_handed_over(failure)), is_init
+
+
+def _given_as(failure: Failure, name: str) -> str:
+    """The program's expression for an argument of the function of PyTorch that it called."""
+    inner, frame = failure.frames[-1], failure.user
+    node = None if frame is None else frame.expression
+    names = inner.code.co_varnames[: inner.code.co_argcount]
+    is_direct = frame is not None and frame.depth == inner.depth - 1
+    if not is_direct or not isinstance(node, ast.Call) or name not in names or frame is None:
+        return name
+    at = names.index(name)
+    return written(node.args[at], frame.file) if at < len(node.args) else name
+
+
+def _none(failure: Failure, found: re.Match[str]) -> Explanation:
+    """Say what the None is that a function of PyTorch was given."""
+    text, is_init = _name_of_none(failure)
+    if not is_init:
+        return explained_none(failure, found, text, "a tensor is needed")
+    return Explanation(
+        f"{text} is None, and a tensor is needed.",
+        (
+            f"Leave out what is None, as the bias of a layer with bias=False: if {text} is not "
+            "None.",
+        ),
+    )
 
 
 _STATE = "{name} is a dict of tensors and no model: a state that was saved, without its class."
@@ -400,14 +458,18 @@ SITUATIONS: dict[str, Situation] = {
         ),
         SituationRow(
             "{text} is a tensor{line}, and was called.",
-            "If {text} was a function before, call the result by another name: a name holds the "
-            "last of what it was given.",
+            (
+                "before",
+                "If {text} was a function before, call the result by another name: a name holds "
+                "the last of what it was given.",
+            ),
             "If an element is meant: {text}[...].",
+            ("is_first", "If a product is meant: write the operator, {text} * (...)."),
         ),
         facts=_called,
     ),
     "method without a call": SituationRow(
-        "{text} is a method, and was indexed without being called.",
+        "{text} is a method, and was {what} without being called.",
         "Call it: {way}.",
         facts=_uncalled,
     ),
@@ -456,6 +518,7 @@ SITUATIONS: dict[str, Situation] = {
     "arguments that are missing": SituationRow(
         "{text} was called without {lacking}.{takes}",
         "Give it: {way}.",
+        ("own", "If it may be left out: give {lacking} a default in {own}."),
         facts=_missing,
     ),
     "made with inputs": SituationRow(
@@ -464,7 +527,8 @@ SITUATIONS: dict[str, Situation] = {
         ("is_call", "{if_inputs} the module first, then call it: {text}()({given_text})."),
         ("is_container", "Put them into a list: {text}([{given_text}])."),
         ("is_super", "Leave the arguments out: super().__init__()."),
-        ("is_other", "Give __init__ the parameters: def __init__(self, ...)."),
+        ("is_other", "If __init__ is to take them: add them to its parameters."),
+        ("is_other", "If not: leave them out of the call."),
         facts=_made,
     ),
     "more names than values": first_of(
@@ -553,18 +617,5 @@ SITUATIONS: dict[str, Situation] = {
         ),
         facts=_unpacked,
     ),
-    "None in a function": SituationRow(
-        "{text} is None, and a tensor is needed.",
-        (
-            "maker",
-            "Return a value from the forward of {maker}: a function without return gives None.",
-        ),
-        (
-            "is_init",
-            "Leave out what is None, as the bias of a layer with bias=False: if {text} is "
-            "not None.",
-        ),
-        ("is_other", "Check what gave None: a function without return, or an option that is off."),
-        facts=_none,
-    ),
+    "None in a function": _none,
 }

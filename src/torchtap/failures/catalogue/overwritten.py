@@ -57,7 +57,9 @@ def _overwritten(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     writer = _writer(failure, needed)
     label, written = writer_of(needed.tensor, writer, failure.frames, failure.names, since)
     texts = dict.fromkeys(one.text for one in written)
-    sure = written[0] if len(texts) == 1 else None
+    # Several writes of one statement, as of x.mul_(a).add_(b), are replaced together.
+    is_one = len({(one.file, one.line) for one in written}) == 1
+    sure = written[0] if len(texts) == 1 or (is_one and written[0].file) else None
     statement = None if sure is None else statement_at(sure.file, sure.line)
     new, rows, inner = out_of_place(statement), _rows_written(statement), _in_place_modules(written)
     if module is None and len(written) == 1:

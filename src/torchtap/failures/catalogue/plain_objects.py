@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import ast
-import inspect
 import re
 from collections.abc import Mapping
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +16,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from torchtap.failures.assignments import assignments_of, looped_over
 from torchtap.failures.failure import Failure
-from torchtap.failures.parsed_source import function_tree, grouped, written
+from torchtap.failures.none_sources import NONE_ROWS, UNKNOWN, is_read_from_file, none_words
+from torchtap.failures.parsed_source import grouped, written
 from torchtap.failures.situation_row import Situation, SituationRow, first_of
 from torchtap.failures.traceback_frame import MISSING, TracebackFrame
 
@@ -35,22 +35,6 @@ _WITH_ARGUMENTS = frozenset(
     }
 )
 """Methods of tensors that cannot be called without an argument."""
-
-
-class _Maker(NamedTuple):
-    """A call that gave the value that is not as it is needed.
-
-    Attributes:
-        call: as it is written, with its line.
-        code: what it calls, in words; empty if that is not known.
-        is_silent: whether that function has no ``return`` with a value.
-        changed: the object that it changes in place, as it is written; empty of a function.
-    """
-
-    call: str
-    code: str
-    is_silent: bool
-    changed: str
 
 
 def is_about_torch(failure: Failure) -> bool:
@@ -91,7 +75,7 @@ def reads_no_member(failure: Failure) -> bool:
     is_key = type(held) is dict and name in held and _tensors(held)
     # A method of another class of Python, as add of a list, is a slip that has to do with none.
     is_member = name not in _OF_PYTHON and any(hasattr(one, name) for one in _OF_TORCH)
-    is_picture = _is_read_from_file(last, last.expression.value)
+    is_picture = is_read_from_file(last, last.expression.value)
     return bool(is_key or is_member or is_picture) and is_about_torch(failure)
 
 
@@ -117,130 +101,6 @@ def _node(failure: Failure) -> tuple[TracebackFrame, ast.expr | None]:
     return frame, None
 
 
-def _maker(failure: Failure, frame: TracebackFrame, node: ast.expr | None) -> _Maker | None:
-    call, line = (node, 0) if isinstance(node, ast.Call) else (None, 0)
-    if isinstance(node, ast.Name):
-        made = assignments_of(frame, node.id)
-        one = made[0] if len(made) == 1 and made[0].position is None else None
-        value = one.value if one is not None else None
-        call, line = (value, one.line) if one and isinstance(value, ast.Call) else (None, 0)
-    if call is None:
-        return None
-    called = call.func
-    changed = written(called.value, frame.file) if isinstance(called, ast.Attribute) else ""
-    tree, code = _function_of(failure, frame, called)
-    text = written(call, frame.file)
-    return _Maker(
-        f"{text}, line {line}," if line else text,
-        code,
-        tree is not None and not any(_gives(one) for one in ast.walk(tree)),
-        changed if isinstance(_value(frame, called), nn.Module) else "",
-    )
-
-
-def _value(frame: TracebackFrame, called: ast.expr) -> Any:
-    return frame.value_of(called.value) if isinstance(called, ast.Attribute) else None
-
-
-def _function_of(
-    failure: Failure, frame: TracebackFrame, called: ast.expr
-) -> tuple[ast.AST | None, str]:
-    """The source of what a call runs, and how it is called; neither where it is not known."""
-    value = frame.value_of(called)
-    name = written(called, frame.file)
-    if isinstance(value, nn.Module):
-        name, value = f"the forward of {failure.names.module(value)}", type(value).forward
-    elif value is MISSING and isinstance(called, ast.Attribute):
-        owner = frame.value_of(called.value)
-        kind = None if owner is MISSING else type(owner)
-        # Module.eval returns what train returns, which a class may define anew.
-        is_eval = called.attr == "eval" and isinstance(owner, nn.Module)
-        method = "train" if is_eval else called.attr
-        value = None if kind is None else inspect.getattr_static(kind, method, None)
-        name = f"{kind.__name__}.{method}" if kind is not None else name
-    code = getattr(value, "__code__", None)
-    tree = None if code is None else function_tree(code, code.co_firstlineno)
-    is_function = isinstance(tree, ast.FunctionDef)
-    return (tree, name) if is_function else (None, "")
-
-
-def _gives(node: ast.AST) -> bool:
-    """Return whether a node returns or yields a value."""
-    is_none = isinstance(getattr(node, "value", None), ast.Constant) and node.value.value is None  # type: ignore[attr-defined]
-    is_return = isinstance(node, ast.Return) and node.value is not None and not is_none
-    return is_return or isinstance(node, ast.Yield | ast.YieldFrom)
-
-
-def _is_read_from_file(frame: TracebackFrame, node: ast.expr) -> bool:
-    """Return whether OpenCV read the value of a file, which gives None where it cannot."""
-    made = assignments_of(frame, node.id) if isinstance(node, ast.Name) else []
-    calls = [one.value for one in made if isinstance(one.value, ast.Call)]
-    return any(written(one.func).endswith("imread") for one in calls)
-
-
-def _given_at(frame: TracebackFrame, node: ast.expr | None) -> str:
-    """The function or class that takes a value which has None as its default; empty if none does.
-
-    A name is looked for among the parameters of the running function, an attribute of ``self``
-    among those of ``__init__``.
-    """
-    if isinstance(node, ast.Name):
-        default = _default_of(frame, node.id)
-        name = frame.code.co_name
-        kind = type(frame.owner).__name__
-        return (kind if name == "__init__" else name) if default else ""
-    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-        init = type(frame.owner).__init__ if frame.owner is not None else None
-        is_taken = node.value.id == "self" and init is not None
-        try:
-            parameters = inspect.signature(init).parameters if is_taken and init else {}
-        except (TypeError, ValueError):
-            return ""
-        known = parameters.get(node.attr)
-        is_none = known is not None and known.default is None
-        return type(frame.owner).__name__ if is_none else ""
-    return ""
-
-
-def _default_of(frame: TracebackFrame, name: str) -> bool:
-    tree = frame.function
-    if not isinstance(tree, ast.FunctionDef) or assignments_of(frame, name):
-        return False
-    taken = [*tree.args.posonlyargs, *tree.args.args]
-    with_default = taken[len(taken) - len(tree.args.defaults) :]
-    pairs = [*zip(with_default, tree.args.defaults, strict=True)]
-    pairs += [
-        (one, value)
-        for one, value in zip(tree.args.kwonlyargs, tree.args.kw_defaults, strict=True)
-        if value is not None
-    ]
-    return any(
-        one.arg == name and isinstance(value, ast.Constant) and value.value is None
-        for one, value in pairs
-    )
-
-
-def _none(failure: Failure, frame: TracebackFrame, node: ast.expr | None) -> dict[str, Any]:
-    """Words of a value that is None: what made it, or who was to give it."""
-    maker = _maker(failure, frame, node)
-    taker = "" if maker else _given_at(frame, node)
-    is_silent = maker is not None and maker.is_silent
-    name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
-    is_picture = node is not None and _is_read_from_file(frame, node)
-    own = f"{name}." if isinstance(node, ast.Name) else ""
-    return {
-        "is_silent": is_silent,
-        "is_own": bool(own) and maker is not None and maker.call.startswith(own),
-        "maker": maker.code if maker and is_silent else "",
-        "made": maker.call if maker else "",
-        "changed": maker.changed if maker and is_silent and isinstance(node, ast.Name) else "",
-        "taker": taker,
-        "name": name,
-        "is_picture": is_picture,
-        "is_unknown": not is_silent and not taker and not is_picture,
-    }
-
-
 def _called(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     frame, node = _node(failure)
     member = _member(frame) if frame.is_torch else None
@@ -250,7 +110,7 @@ def _called(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     last = value.__name__.rpartition(".")[2] if isinstance(value, ModuleType) else ""
     made = assignments_of(frame, text) if isinstance(node, ast.Name) else []
     is_seen = value is not MISSING and kind in ("str", "int", "float", "bool")
-    words = _none(failure, frame, node) if kind == "NoneType" and member is None else {}
+    words = none_words(failure, frame, node) if kind == "NoneType" and member is None else {}
     return {
         "member": member or "",
         "holder": failure.names.module(frame.owner) if member is not None else "",
@@ -288,7 +148,7 @@ def _read(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     over = looped_over(frame, node.id) if isinstance(node, ast.Name) else None
     whole = frame.value_of(over) if over is not None else None
     is_key = kind == "str" and type(whole) is dict
-    words = _none(failure, frame, node) if kind == "NoneType" else {}
+    words = none_words(failure, frame, node) if kind == "NoneType" else {}
     module = _module_of(failure, frame, node)
     is_recurrent = isinstance(module, nn.RNNBase | nn.MultiheadAttention)
     return {
@@ -345,48 +205,7 @@ _KEYS = (
     "load_state_dict changes the module in place and returns the names of keys that did not fit: "
     "call it on a line of its own, and keep the module."
 )
-_NONE_ROWS = (
-    SituationRow(
-        "{text} is None: {maker} has no return with a value{by}.",
-        (
-            "changed",
-            "If {changed} itself is meant, which it changes in place: call it on a line of its "
-            "own, without {text} = in front.",
-        ),
-        "Return the value at the end of {maker}.",
-        when="is_silent",
-    ),
-    SituationRow(
-        "{text} is None, which {made} returned.",
-        "If it changes {text} in place, as eval() and train() do: call it on a line of its own, "
-        "without {text} = in front. Where a class defines train itself, return self at its end.",
-        "If another object is meant: check what the call returns.",
-        when="is_own",
-    ),
-    SituationRow(
-        "{text} is None, which is the default of {name} in {taker}.",
-        "Give it: {taker}(..., {name}=...).",
-        "If it may be left out: use it only if {text_it} is not None.",
-        when="taker",
-    ),
-    SituationRow(
-        "{text} is None: cv2.imread gives None where the file is not there, or is no picture.",
-        "Check the path: os.path.exists(path), from the folder in which the program runs.",
-        when="is_picture",
-    ),
-)
-_UNKNOWN = (
-    "If it may be missing: use it only if {text_it} is not None.",
-    "If not: check what gave None, such as a function without return, or an option that is off.",
-)
-
-
 _SAID = ("is_items", "is_text", "was_function", "is_loader", "is_torch")
-
-
-def _with_line(words: Mapping[str, Any]) -> dict[str, Any]:
-    by = f" ({words['made'].rstrip(',')})" if words.get("made") else ""
-    return {**words, "by": by}
 
 
 SITUATIONS: dict[str, Situation] = {
@@ -398,8 +217,8 @@ SITUATIONS: dict[str, Situation] = {
             "gives None.",
             when="member",
         ),
-        *_NONE_ROWS,
-        SituationRow("{text} is None, and was called.", *_UNKNOWN, when="is_none"),
+        *NONE_ROWS,
+        SituationRow("{text} is None, and was called.", *UNKNOWN, when="is_none"),
         SituationRow(
             "{text} is no module, but what load_state_dict returned.", _KEYS, when="is_keys"
         ),
@@ -428,16 +247,14 @@ SITUATIONS: dict[str, Situation] = {
                 "If {text} is to be a module or function: check what it was given.",
             ),
         ),
-        facts=lambda failure, found: _with_line(
-            {
-                **(words := _called(failure, found)),
-                "is_plain": not any(words[one] for one in _SAID),
-            }
-        ),
+        facts=lambda failure, found: {
+            **(words := _called(failure, found)),
+            "is_plain": not any(words[one] for one in _SAID),
+        },
     ),
     "member of an object": first_of(
-        *_NONE_ROWS,
-        SituationRow("{text} is None, which has no {asked}.", *_UNKNOWN, when="is_none"),
+        *NONE_ROWS,
+        SituationRow("{text} is None, which has no {asked}.", *UNKNOWN, when="is_none"),
         SituationRow(
             "{text} is an array of NumPy, and {asked} is of tensors.",
             ("is_already", "It is on the CPU and has no graph: leave .{asked}() out."),
@@ -492,6 +309,6 @@ SITUATIONS: dict[str, Situation] = {
                 "tensor: torch.tensor({text}).",
             ),
         ),
-        facts=lambda failure, found: _with_line(_read(failure, found)),
+        facts=_read,
     ),
 }

@@ -14,8 +14,10 @@ from torch import Tensor, nn
 
 from torchtap.core.text import typed
 from torchtap.failures.catalogue.creation import first_argument
+from torchtap.failures.catalogue.modules import members
 from torchtap.failures.derived_shapes import shaped_operands
-from torchtap.failures.failure import Failure
+from torchtap.failures.failure import Explanation, Failure
+from torchtap.failures.none_sources import explained_none
 from torchtap.failures.operands import Operand, dtype_text
 from torchtap.failures.out_of_place import statement_of
 from torchtap.failures.parsed_source import grouped, written
@@ -69,12 +71,16 @@ def _nested(failure: Failure, given: ast.expr | None) -> str:
 
 def _state_of(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     name, kind = first_argument(failure), found["given"].rpartition(".")[2].strip("'<>")
+    value = failure.operand("state_dict").value
     is_path = kind in ("str", "PosixPath", "Path", "BytesIO")
     return {
         "name": name,
         "is_path": is_path,
         "is_method": kind in ("method", "function"),
-        "is_other": not is_path and kind not in ("method", "function"),
+        "is_module": isinstance(value, nn.Module),
+        "is_other": not is_path
+        and kind not in ("method", "function", "NoneType")
+        and not isinstance(value, nn.Module),
         "state": f"{grouped(name)}.state_dict()",
     }
 
@@ -130,12 +136,14 @@ def _called(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
 
 
 def _listed(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    """The list of modules that was called."""
+    """The list of modules that was called, and how its members can be called."""
     frame = failure.user
     node = None if frame is None else frame.expression
     called = node.func if isinstance(node, ast.Call) else None
     text = written(called, frame.file) if called is not None and frame is not None else "layers"
-    return {"text": text}
+    held: Any = frame.value_of(called) if called is not None and frame is not None else ()
+    layers = [one for one in held if isinstance(one, nn.Module)] if type(held) is list else []
+    return {"text": text, **members(nn.ModuleList(layers), text)}
 
 
 def _mismatch(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
@@ -311,7 +319,52 @@ def _mask_name(failure: Failure) -> str:
     return failure.name_of(tensors[at])
 
 
+def _no_state(failure: Failure, found: re.Match[str]) -> Explanation:
+    """The explanation of what load_state_dict was given in place of a state."""
+    if failure.operand("state_dict").value is None:
+        name, needs = first_argument(failure), "load_state_dict takes a state, a dict of tensors"
+        return explained_none(failure, found, name, needs)
+    return SituationRow(
+        "load_state_dict takes a state, a dict of tensors by name, and got {given}.",
+        ("is_path", "Load the file first: load_state_dict(torch.load({name}))."),
+        (
+            "is_method",
+            "Call the method, which was given itself: {name}(). If the file holds it: save "
+            "model.state_dict(), with its parentheses.",
+        ),
+        ("is_module", "{name} is a module: give its state, {state}."),
+        ("is_other", "If {name} is a module: give its state, {state}."),
+        facts=_state_of,
+    )(failure, found)
+
+
+_CLOSED = SituationRow(
+    "{op} has no form for a tensor and {given}.",
+    ("is_list", "Make a tensor of it: torch.tensor(...)."),
+    ("is_text", "Make a number of it: float(...), or format the tensor into the text."),
+    facts=lambda failure, found: {
+        "given": found["given"] or found["other"],
+        "is_list": (found["given"] or found["other"]) in ("list", "tuple"),
+        "is_text": (found["given"] or found["other"]) == "str",
+    },
+)
+
+
+def _closed(failure: Failure, found: re.Match[str]) -> Explanation:
+    """The explanation of an operator between a tensor and an object of Python."""
+    frame = failure.user
+    node = None if frame is None else frame.expression
+    parts = [node.left, node.right] if isinstance(node, ast.BinOp) else []
+    parts = [node.target, node.value] if isinstance(node, ast.AugAssign) else parts
+    is_left = found["other"] is not None
+    if "NoneType" not in (found["given"], found["other"]) or frame is None or not parts:
+        return _CLOSED(failure, found)
+    text = written(parts[0 if is_left else 1], frame.file)
+    return explained_none(failure, found, text, f"{found['op']} needs a tensor or a number")
+
+
 SITUATIONS: dict[str, Situation] = {
+    "state of a module": _no_state,
     "parameters of an optimizer": SituationRow(
         "An optimizer takes an iterable of tensors, or of dicts with 'params', and got {name}.",
         (
@@ -330,17 +383,6 @@ SITUATIONS: dict[str, Situation] = {
         ("is_tensor", "Put the tensor into a list: [{name}]."),
         ("is_other", "Give what holds the parameters: model.parameters()."),
         facts=_optimized,
-    ),
-    "state of a module": SituationRow(
-        "load_state_dict takes a state, a dict of tensors by name, and got {given}.",
-        ("is_path", "Load the file first: load_state_dict(torch.load({name}))."),
-        (
-            "is_method",
-            "Call the method, which was given itself: {name}(). If the file holds it: save "
-            "model.state_dict(), with its parentheses.",
-        ),
-        ("is_other", "If {name} is a module: give its state, {state}."),
-        facts=_state_of,
     ),
     "member of a sequential": SituationRow(
         "A container of modules takes modules alone, and got {short}.",
@@ -524,8 +566,16 @@ SITUATIONS: dict[str, Situation] = {
     ),
     "list of modules": SituationRow(
         "{text} is a list of modules, and was called.",
-        "Call its members one after the other: for layer in {text}: x = layer(x).",
-        "Use nn.Sequential, which has a forward and registers them: nn.Sequential(*{text}).",
+        (
+            "row",
+            "If they follow each other: make an nn.Sequential of them, which has a forward and "
+            "registers them: nn.Sequential(*{text}).",
+        ),
+        (
+            "heads",
+            "If each takes the same input: [layer(x) for layer in {text}], with nn.ModuleList for "
+            "the list, which registers them.",
+        ),
         facts=_listed,
     ),
     "value of a distribution": SituationRow(
@@ -608,19 +658,5 @@ SITUATIONS: dict[str, Situation] = {
         ),
         facts=_file,
     ),
-    "closed to numbers": SituationRow(
-        "{op} has no form for a tensor and {given}.",
-        ("is_list", "Make a tensor of it: torch.tensor(...)."),
-        (
-            "is_none",
-            "Check what gave None: a function without return, or an attribute that was never set.",
-        ),
-        ("is_text", "Make a number of it: float(...), or format the tensor into the text."),
-        facts=lambda failure, found: {
-            "given": found["given"] or found["other"],
-            "is_list": (found["given"] or found["other"]) in ("list", "tuple"),
-            "is_none": (found["given"] or found["other"]) == "NoneType",
-            "is_text": (found["given"] or found["other"]) == "str",
-        },
-    ),
+    "closed to numbers": _closed,
 }

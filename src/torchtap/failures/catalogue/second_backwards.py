@@ -30,6 +30,7 @@ from torchtap.failures.earlier_backwards import (
     freed_in,
     is_of_outside,
     keeps,
+    summed_in_loop,
 )
 from torchtap.failures.failure import Failure
 from torchtap.failures.graph_reading import (
@@ -37,6 +38,7 @@ from torchtap.failures.graph_reading import (
     nodes_of,
 )
 from torchtap.failures.optimizer_steps import Step, steps_between
+from torchtap.failures.parsed_source import grouped, written
 from torchtap.failures.situation_row import Situation, SituationRow, first_of
 from torchtap.failures.traceback_frame import TracebackFrame, is_inside
 
@@ -56,7 +58,12 @@ def _twice(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     if not failure.differentiated:
         return {}
     root = failure.differentiated[0]
-    facts = {"name": failure.called(root, "the loss"), "is_freed": True, "given": ""}
+    facts = {
+        "name": failure.called(root, "the loss"),
+        "is_freed": True,
+        "given": "",
+        "is_given": False,
+    }
     if frame is None:
         details, where = freed_in(failure, failure.nodes, is_certain=False)
         return {**facts, "details": details, "where": where}
@@ -79,6 +86,11 @@ def _same(failure: Failure, frame: TracebackFrame, root: Tensor) -> Mapping[str,
         step = between[0].text if between else ""
         rows = (("first", again.text), *(("step at", one.place) for one in between[:1]), *details)
         return {**words, "is_again": True, "step": step, "is_kept": not step, "details": rows}
+    added = summed_in_loop(frame, name)
+    if added is not None:
+        number = f"{grouped(written(added, frame.file))}.item()"
+        text = written(added, frame.file)
+        return {**words, "added": text, "is_sum": True, "number": number, "details": details}
     if loop is not None and made and not is_inside(made, loop):
         place = f"{shown_file(frame.file)}:{frame.line}, in an earlier round of the loop"
         between = steps_between(frame, (0, 0))
@@ -126,6 +138,7 @@ def _shared(failure: Failure, frame: TracebackFrame, root: Tensor) -> Mapping[st
         return {
             **words,
             "given": given,
+            "is_given": _is_argument(frame, root),
             "function": frame.code.co_name,
             "is_round_of_loop": is_of_loop,
         }
@@ -151,6 +164,12 @@ def _shared(failure: Failure, frame: TracebackFrame, root: Tensor) -> Mapping[st
         "is_changed": first.since == BEFORE and bool(between),
         "added": _sum_of(failure, frame, earlier, root),
     }
+
+
+def _is_argument(frame: TracebackFrame, root: Tensor) -> bool:
+    """Return whether a function was given what it differentiates."""
+    names = frame.code.co_varnames[: frame.code.co_argcount]
+    return any(frame.frame.f_locals.get(name) is root for name in names)
 
 
 def _of_gradient(frame: TracebackFrame, earlier: Earlier | None) -> Mapping[str, Any]:
@@ -254,6 +273,14 @@ SITUATIONS: dict[str, Situation] = {
             ),
             "If one of the two is left over, take it away.",
             when="is_again",
+        ),
+        SituationRow(
+            "{name} adds up what the rounds of the loop compute, {added}, and its graph holds "
+            "those of earlier rounds, which a backward has freed.",
+            "If each round is to train by itself: call backward on {added}, and add up numbers, "
+            "{name} += {number}.",
+            "If all rounds are one loss: call backward once, behind the loop.",
+            when="is_sum",
         ),
         SituationRow(
             "backward goes through the graph of {name} a second time, and the first time freed "
@@ -379,6 +406,11 @@ SITUATIONS: dict[str, Situation] = {
         ),
         SituationRow(
             "backward goes through a part of the graph of {name} that an earlier backward freed.",
+            (
+                "is_given",
+                "If backward was called on {name} itself before, as by an earlier call of "
+                "{function}: compute it anew for each, or give retain_graph=True.",
+            ),
             (
                 "given",
                 "If {given}, an argument of {function}, comes from an earlier call of it: give "

@@ -33,6 +33,7 @@ def _state_dict(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     fronts = _fronts(missing, unexpected)
     nested = _nested(failure, missing, unexpected)
     common = _common(failure, missing)
+    others = _others(failure, missing)
     last = {one.rpartition(".")[0] for one, _, _ in sizes}
     return {
         **_prefix(missing, unexpected),
@@ -59,6 +60,8 @@ def _state_dict(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         "only_missing": bool(missing) and not unexpected,
         "only_unknown": bool(unexpected) and not missing,
         "nested": nested,
+        "others": others,
+        "alone": not others,
         "details": tuple((label, ", ".join(names[:4])) for label, names in kinds if names),
         "where": failure.names.module(owner),
     }
@@ -102,6 +105,14 @@ def _normed(missing: Sequence[str], unexpected: Sequence[str]) -> Mapping[str, s
 
 def _names(names: Sequence[str]) -> str:
     return "1 name is" if len(names) == 1 else f"{len(names)} names are"
+
+
+def _others(failure: Failure, missing: Sequence[str]) -> str:
+    """The keys under which the state has a fitting one, where it has several; else empty."""
+    state = failure.operand("state_dict").value
+    held = state.items() if isinstance(state, dict) else ()
+    keys = [key for key, one in held if isinstance(one, dict) and set(missing) <= set(one)]
+    return " or ".join(map(repr, keys)) if missing and len(keys) > 1 else ""
 
 
 def _nested(failure: Failure, missing: Sequence[str], unexpected: Sequence[str]) -> str:
@@ -172,7 +183,8 @@ SITUATIONS: dict[str, Situation] = {
     "state dict": first_of(
         SituationRow(
             "{name} is no state of {kind}, but holds one: its names are {unexpected_names}.",
-            "Load what stands inside: {name_it}[{nested!r}].",
+            ("others", "Load the one that is meant of those inside, {others}: {name_it}[...]."),
+            ("alone", "Load what stands inside: {name_it}[{nested!r}]."),
             when="is_held",
         ),
         SituationRow(

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 from torchtap.failures.assignments import assignments_of, looped_over
 from torchtap.failures.failure import Failure
 from torchtap.failures.parsed_source import grouped, written
-from torchtap.failures.situation_row import Situation, SituationRow
+from torchtap.failures.situation_row import Situation, SituationRow, first_of
 from torchtap.failures.traceback_frame import TracebackFrame
 
 _OPTIONS = {
@@ -202,6 +202,10 @@ def _floating(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
             return {"text": text, "way": f"{left} // {right}"}
         if isinstance(value, float):
             return {"text": text, "way": f"int({text})"}
+        if value is None:
+            return {"none": text}
+        if isinstance(value, str):
+            return {"text": text, "way": f"int({text})", "kind": "text"}
     return {"text": "A size", "way": "int(...), or // in place of /"}
 
 
@@ -302,9 +306,22 @@ SITUATIONS: dict[str, Situation] = {
         "For one number: round({text_it}.item(){short}).",
         facts=_rounded,
     ),
-    "size that is no integer": SituationRow(
-        "{text} is a float, and a size is a whole number: / gives floats.",
-        "Make it whole: {way}.",
+    "size that is no integer": first_of(
+        SituationRow(
+            "{none} is None, and a size is a whole number.",
+            "If it is an option: give it where it is set, or a size that stands for none.",
+            "If not: check what gave None, such as a function without return.",
+            when="none",
+        ),
+        SituationRow(
+            "{text} is a text, and a size is a whole number.",
+            "Make a number of it: {way}.",
+            when="kind",
+        ),
+        SituationRow(
+            "{text} is a float, and a size is a whole number: / gives floats.",
+            "Make it whole: {way}.",
+        ),
         facts=_floating,
     ),
     "inverse of floats": SituationRow(

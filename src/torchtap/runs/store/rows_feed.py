@@ -38,7 +38,7 @@ class RowsFeed:
         self._ended = ended
         self._queue = queue
         self._rows = None if folder is None else MappedRows(folder)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # The collector may close a watch under it.
         self._handed: dict[str, int] = {}
         self._num_closed = self._num_handed = 0
         self._last_closed = -1

@@ -1285,11 +1285,11 @@ static PyObject *leave(PyObject *module, PyObject *const *arguments, Py_ssize_t 
     return torchtap_pass_on(arguments, given);
 }
 
-/* enter(numbers, hook, module, args): the forward pre-hook of a module that may call itself. */
-static PyObject *enter(PyObject *module, PyObject *const *arguments, Py_ssize_t given) {
+/* enter_counted(numbers, hook, module, args): the forward pre-hook of a module that may call itself. */
+static PyObject *enter_counted(PyObject *module, PyObject *const *arguments, Py_ssize_t given) {
     (void)module;
     if (given < 3 || Py_TYPE(arguments[0]) != numbers_type) {
-        PyErr_SetString(PyExc_TypeError, "enter takes CallNumbers, and what a pre-hook is given");
+        PyErr_SetString(PyExc_TypeError, "enter_counted takes CallNumbers, and what a pre-hook is given");
         return NULL;
     }
     PyObject *owner = PyObject_GetAttr(arguments[1], n_owner);
@@ -1568,12 +1568,12 @@ static int read_handed(PyObject *const *arguments, Handed *handed) {
     return handed->awaits || !PyUnicode_GetLength(note);
 }
 
-/* hand_over(by Python, value, tickets, port, leaf, note, trains), as capture.compiled.hand_over: a
+/* hand_over_known(by Python, value, tickets, port, leaf, note, trains), as capture.compiled.hand_over: a
    value of a compiled graph, for the owners of all tickets. `by Python` is for one ticket. */
-static PyObject *hand_over(PyObject *module, PyObject *const *arguments, Py_ssize_t given) {
+static PyObject *hand_over_known(PyObject *module, PyObject *const *arguments, Py_ssize_t given) {
     (void)module;
     if (given != 7 || !PyTuple_Check(arguments[2])) {
-        PyErr_SetString(PyExc_TypeError, "hand_over takes what a compiled graph hands over");
+        PyErr_SetString(PyExc_TypeError, "hand_over_known takes what a compiled graph hands over");
         return NULL;
     }
     Handed handed = {0};
@@ -1647,10 +1647,10 @@ static PyMethodDef functions[] = {
      "is_legacy_batched, is_of_transform)"},
     {"leave", (PyCFunction)(void (*)(void))leave, METH_FASTCALL,
      "leave(leaving, hook, module, args, kwargs, output): a forward hook"},
-    {"enter", (PyCFunction)(void (*)(void))enter, METH_FASTCALL,
-     "enter(numbers, hook, module, args): a forward pre-hook"},
-    {"hand_over", (PyCFunction)(void (*)(void))hand_over, METH_FASTCALL,
-     "hand_over(by Python, value, tickets, port, leaf, note, trains): a value of a compiled graph"},
+    {"enter_counted", (PyCFunction)(void (*)(void))enter_counted, METH_FASTCALL,
+     "enter_counted(numbers, hook, module, args): a forward pre-hook"},
+    {"hand_over_known", (PyCFunction)(void (*)(void))hand_over_known, METH_FASTCALL,
+     "hand_over_known(by Python, value, tickets, port, leaf, note, trains): a value of a compiled graph"},
     {NULL, NULL, 0, NULL},
 };
 

@@ -25,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-_INTERFACE = 5
+_INTERFACE = 4
 """The binary has the same number, from ``calls.h``, or it was built from other sources."""
 _STALE = (
     "torchtap's native kernel was built from other sources, and stock operations measure instead, "
