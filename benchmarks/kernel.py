@@ -29,8 +29,8 @@ from torch import Tensor
 
 import torchtap as tt
 from torchtap.stats.kernels import _kernel, native
-from torchtap.stats.measure import SAMPLE
-from torchtap.stats.statistics import NUM_TENSORS
+from torchtap.stats.readable import SAMPLE
+from torchtap.stats.rows import NUM_TENSORS
 
 Call = Callable[[], object]
 NUM_STATISTICS = 11

@@ -222,7 +222,9 @@ def test_calls_of_the_model_itself_are_followed_natively(
         called.append(functions_called(lambda: model(TOKENS)))
     by_python = {"WatchedCalls.enter", "WatchedCalls.leave"}
     first, *_, last, in_eval = (by_python & own for own in called)
-    assert "WatchedCalls.enter" in first
+    assert "WatchedCalls.begin_training" in called[0]
+    assert "WatchedCalls.enter" not in first  # Python notes that the model trains, and no more.
+    assert "WatchedCalls.begin_training" not in called[2]
     assert (last, in_eval) == (set(), by_python)
 
 

@@ -296,7 +296,7 @@ def test_what_a_view_keeps_does_not_grow_with_the_run(tmp_path: Path) -> None:
     """Its last steps all, and steps at equal distances for the rest."""
     from torchtap.core.site import Site
     from torchtap.show.live.feeds import StepRows
-    from torchtap.stats.statistics import blank_rows
+    from torchtap.stats.rows import blank_rows
 
     window = Window()
     for step in range(5000):

@@ -22,7 +22,7 @@ from torch import nn
 import torchtap as tt
 from torchtap.stats.histogram import Histogram
 from torchtap.stats.kernels import cuda, native, stock
-from torchtap.stats.statistics import (
+from torchtap.stats.rows import (
     M2,
     MEAN,
     NUM_COUNTED,

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from torchtap.stats.kernels import native
-from torchtap.stats.statistics import empty_rows
+from torchtap.stats.rows import empty_rows
 
 COMPILER, EMULATOR = "aarch64-linux-gnu-gcc", "qemu-aarch64"
 KERNEL = Path(native.__file__).parent

@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, example, given, settings, strategies as st
 
 import torchtap as tt
 from torchtap.stats.kernels import native
-from torchtap.stats.statistics import NUM_TENSORS
+from torchtap.stats.rows import NUM_TENSORS
 
 if not native.available():
     pytest.skip("the native kernel was not built", allow_module_level=True)
@@ -756,11 +756,10 @@ def test_a_binary_of_other_sources_says_build_again() -> None:
 
 def _listed(lists: native.SparseLog) -> dict[int, torch.Tensor]:
     """Full histograms by owner, of what was listed."""
-    rows, blocks, closed = empty_rows(20).numpy(), native.TableBlocks(), list[Any]()
+    rows, closed = empty_rows(20).numpy(), list[Any]()
     rows[:, NUM_TENSORS] = 1
-    blocks.add_block(rows, None, lists)
-    for owner in range(20):
-        blocks.add_row(owner, owner)
+    blocks = native.TableBlocks(lambda: blocks.add_block(rows, None, lists), len(rows))
+    assert [blocks.add_row(owner) for owner in range(20)] == list(range(20))
     blocks.close(closed)
     found = np.zeros((20, NUM_BINS), dtype=np.int64)
     for listed in native.read_closed(closed)[1]:

@@ -11,10 +11,10 @@ from matplotlib.text import Text
 
 from torchtap.core.site import Site
 from torchtap.runs.run import Meta, Run
-from torchtap.stats import statistics as places
+from torchtap.stats import rows as places
 from torchtap.stats.kept_steps import SavedSteps
+from torchtap.stats.rows import blank_rows
 from torchtap.stats.series import Series
-from torchtap.stats.statistics import blank_rows
 
 _NUMEL = 8.0
 

@@ -14,6 +14,7 @@ that work.
 from __future__ import annotations
 
 from collections.abc import Container
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,12 +37,13 @@ class CopyPolicy:
         copy: ``auto`` (as above), ``always``, ``never``, or :data:`ALIAS`.
 
     Attributes:
-        witnesses: aliases of the values of a pass, with the version that each had.
+        witnesses: of the values of a pass, one after the other: its state, an alias, and the
+            version that it had. Tuples would be as many objects more for Python's collector.
     """
 
     def __init__(self, copy: str) -> None:
         self.copy = copy
-        self.witnesses: list[tuple[SiteState, Tensor, int]] = []
+        self.witnesses: list[Any] = []
         self._known: list[SiteState] = []
         self._empty: dict[tuple[torch.dtype, torch.device], Tensor] = {}
 
@@ -122,7 +124,7 @@ class CopyPolicy:
         # Setting ``data`` exchanges sizes and storage, and leaves the version counter: so the
         # emptied witness still counts writes into the tensor, and keeps none of its memory.
         witness.data = self.nothing_like(witness)
-        self.witnesses.append((state, witness, version))
+        self.witnesses += state, witness, version
 
     def nothing_like(self, tensor: Tensor) -> Tensor:
         """Return an empty tensor of the same kind."""
@@ -133,7 +135,8 @@ class CopyPolicy:
 
     def learn(self) -> None:
         """Conclude from the pass that has ended."""
-        for state, witness, version in self.witnesses:
+        every = (self.witnesses[part::3] for part in range(3))
+        for state, witness, version in zip(*every, strict=True):
             # Overwritten once, a site is copied for good: which steps write (every tenth, say) is
             # not learned.
             if witness._version != version:

@@ -59,10 +59,16 @@ def new_step_counter() -> StepCounter:
     return cast(StepCounter, native.kernel().StepCounter())
 
 
+def kernel_with(part: str) -> Any:
+    """Return the binary; ``None`` where calls are not taken natively, or it lacks this part."""
+    kernel = native.kernel() if native.takes_calls() else None
+    return kernel if hasattr(kernel, part) else None  # Or the binary is an older one.
+
+
 def native_put_on() -> Callable[..., None] | None:
     """Return what puts hooks into their tables natively, where the binary does."""
-    handles = getattr(native.kernel(), "Handles", None) if native.takes_calls() else None
-    if not hasattr(handles, "wake"):
+    kernel: Any = native.kernel() if native.takes_calls() else None
+    if not hasattr(kernel, "Table") or not hasattr(kernel.Handles, "wake"):
         return None  # Or the binary is an older one.
     _bind_tables()
     put_on: Callable[..., None] = native.kernel().put_on
@@ -151,9 +157,9 @@ def plain_hooks(listener: Listener) -> Callable[[PostForward], PostForward | Nat
         leaving = new_leaving(
             listener, busy, running, tap, tap.call_numbers, output, gradient, gradients
         )
+        if copies_first:
+            leaving.policy = policy
         if not hook.has_frame:
-            if copies_first:
-                leaving.policy = policy
             return NativeHook(leave, leaving, hook)
         tap.take_plain = leaving.take
         is_followed = tap is root and follows_models and listener.is_entered_plainly

@@ -12,7 +12,7 @@ from torchtap.core.printed_page import Grid, Line, Page
 from torchtap.core.record import said_steps
 from torchtap.core.text import clean, count, number, plural, size
 from torchtap.runs.run import Run
-from torchtap.stats.statistics import ROW_WIDTH
+from torchtap.stats.rows import ROW_WIDTH
 
 _ROW_BYTES = 8 * ROW_WIDTH
 

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
 from torchtap.core.distributed import sharded_parameters
-from torchtap.core.model_layout import Layout
-from torchtap.core.module_paths import mode_of, num_parameters
+from torchtap.core.model_layout import Layout, Look
+from torchtap.core.module_paths import Places, holds, mode_of, num_parameters
 from torchtap.core.shared_state import once
 from torchtap.hooks.optimizer_hooks import listen_to_optimizers
 from torchtap.stats.kernels import native
@@ -25,7 +25,7 @@ _NOTHING, _IN_EVAL, IN_TRAINING = range(3)
 """Forwards that have told the modes; native hooks look whether the last kind has."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class _Known:
     """An optimizer that was seen.
 
@@ -40,7 +40,7 @@ class _Known:
     size: int = -1
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class _Stepped:
     """An optimizer that made a step.
 
@@ -59,7 +59,7 @@ class TrainingFacts:
     """Reads the facts off the modules and the optimizers, and keeps neither alive.
 
     Args:
-        modules: path -> module.
+        look: at the model.
 
     Attributes:
         settings: path -> plain attributes by name.
@@ -71,15 +71,15 @@ class TrainingFacts:
         num_kept: of these, how many were made with the gradients of the step before in them.
     """
 
-    def __init__(self, modules: Mapping[str, nn.Module]) -> None:
-        self._modules = {path: weakref.ref(module) for path, module in modules.items()}
+    def __init__(self, look: Look) -> None:
+        self._modules: Mapping[str, weakref.ref[nn.Module]] = look.layout.refs
         self.has_foreign_steps = False
         self._groups: dict[tuple[int, int], dict[str, Any]] = {}
         self._known: dict[int, _Known] = {}
         self._told_by = _NOTHING
         self._stepped: dict[int, _Stepped] = {}
         self.num_steps = self.num_kept = self.num_made = 0
-        self.settings, self.num_parameters = _read_modules(modules)
+        self.settings, self.num_parameters = _read_modules(look.modules)
         self._modes: list[Any] = []  # Path and mode, of one module after the other.
         self._params: list[Any] = []  # Path, name, and whether it requires a gradient.
         self.read()
@@ -230,6 +230,18 @@ def _compare(layout: Layout) -> Any:
 
 
 Layout.compare = _compare
+
+
+def _are_kept(links: list[Any]) -> bool:
+    """Return natively whether modules are where they were, see :attr:`Places.compare`."""
+    kernel = _kernel()
+    if kernel is None or not hasattr(kernel, "are_kept"):
+        return all(map(holds, links))
+    kept: bool = kernel.are_kept(links)
+    return kept
+
+
+Places.compare = _are_kept
 
 
 def _read_modules(

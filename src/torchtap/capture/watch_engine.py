@@ -73,6 +73,7 @@ class WatchEngine:
         # A compiled graph can have values taken that are read at once, and breaks at other hooks.
         self._traceable = TraceableHooks() if options.copy == ALIAS else None
         self._moved: dict[str, str | None] | None = None
+        self._followed: list[Tap] = []
 
     # ------------------------------------------------------------------ on, step, off
 
@@ -105,6 +106,7 @@ class WatchEngine:
                 own.append(leaving)
                 after = leaving if plainly is None else plainly(leaving)
             if has_frame:
+                self._followed.append(tap)
                 entering = PreForward(calls, tap)
                 own.append(entering)
                 before = entered_plainly(entering, after)
@@ -117,7 +119,7 @@ class WatchEngine:
             rows.append((module, before, after))
         if self._traceable is not None:
             self._traceable.add(own)
-        self.hooks.put_on_all(rows, shared_key(look.every))
+        self.hooks.put_on_all(rows, shared_key(look.every), look.layout.entries)
 
     def _attach_to_parts(self, look: Look) -> None:
         """Hear of the parts that may be called alone, and hold a module whose state is wanted."""
@@ -202,7 +204,7 @@ class WatchEngine:
         self._record(False)
         open_engines.discard(calls)
         self.hooks.release()
-        for tap in (self.hooks.root, *self.hooks.taps.values()):
+        for tap in self._followed:
             tap.take_plain = None  # It refers to all of this.
         if self._traceable is not None:
             self._traceable.release()

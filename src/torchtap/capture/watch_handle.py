@@ -104,7 +104,7 @@ class Watch(Closable, Printed):
         self._every = every
         self._num_pauses = 0
         self._num_closed, self._seconds = 0, 0.0
-        self._facts = TrainingFacts(look.modules)
+        self._facts = TrainingFacts(look)
         self._engine = WatchEngine(look, plan, delivery, options, self._facts)
         was_compiled = is_compiled(look.every)
         self._missing = Missing(plan, self._engine, delivery, was_compiled=was_compiled)

@@ -346,6 +346,18 @@ class WatchedCalls:
                 self.copy_policy.learn()
             self._head = tap
 
+    def begin_training(self, tap: Tap) -> None:
+        """Note for a native hook that the model is entered in training, as it was not before."""
+        self.hooks.dynamo_setting.hold()
+        if not tap.has_run:
+            tap.note_first_call()
+        tap.has_run = tap.has_trained = True
+        # As in ``_enter_model``.
+        if self._was_training is not True:
+            self._was_training = True
+            self.copy_policy.forget()
+        self.facts.note_forward(is_training=True)
+
     def new_foreign(self, tap: Tap, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> set[int]:
         """Begin a pass for a native hook; return the storages that the caller may write into."""
         self._begin_pass(tap)
@@ -455,4 +467,5 @@ def _foreign(arguments: list[Leaf], options: WatchOptions) -> set[int]:
 
 
 # Native hooks call these, and Dynamo looks at each frame of Python that they begin.
-run_as_it_is(WatchedCalls.new_foreign, WatchedCalls.is_own_memory, Backwards.forget_failed)
+run_as_it_is(WatchedCalls.new_foreign, WatchedCalls.is_own_memory, WatchedCalls.begin_training)
+run_as_it_is(Backwards.forget_failed)

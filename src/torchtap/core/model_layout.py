@@ -50,6 +50,9 @@ class Layout:
     Attributes:
         aliases: further path of a shared module -> its first.
         types: path -> class names in MRO order.
+        refs: path -> weak reference to the module.
+        entries: what stood on a table of hooks while some were ours, by the address of the table,
+            which it refers to weakly.
         is_comparable: whether a later look can tell that nothing has changed. Of a ``ScriptModule``
             it cannot.
         compare: looks natively: gives all modules, ``False`` where anything is not as it was, or
@@ -65,8 +68,10 @@ class Layout:
         self.types = types_of(modules)
         self._paths = [(path, numbers[id(module)]) for path, module in modules.items()]
         self._refs = [weakref.ref(module) for module in every]
+        self.refs = {path: self._refs[number] for path, number in self._paths}
         self._end = weakref.ref(model, partial(_layouts.pop, id(model)))  # Dropped with the model.
         self._kept: dict[Hashable, Any] = {}
+        self.entries: dict[int, Any] = {}
         self.is_comparable = all(map(_is_comparable, every))
         if self.is_comparable:
             self._kinds = list(map(type, every))

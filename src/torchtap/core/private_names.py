@@ -17,6 +17,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from types import CodeType, MappingProxyType
 from typing import Any
 
@@ -85,6 +86,7 @@ class PrivateName:
         return found is not GONE and set(self.variables) <= set(held)
 
 
+@cache
 def release_of(version: str) -> tuple[int, int]:
     """Major and minor number of a release: patches keep what torchtap relies on."""
     major, minor = version.split(".")[:2]

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from torchtap.capture.plain_calls import kernel_with
 from torchtap.core.record import FORWARD
+from torchtap.core.shared_state import once
 from torchtap.core.torch_private import (
     current_task,
     sequence_number,
@@ -25,7 +26,6 @@ from torchtap.core.torch_private import (
 )
 from torchtap.hooks.module_hook import NativeHook, trace_hooks_behind
 from torchtap.hooks.tap import EditGradHook, Tap
-from torchtap.stats.kernels import native
 
 if TYPE_CHECKING:
     from torchtap.edits.edit_engine import EditEngine, EditPostForward, EditPreForward
@@ -46,13 +46,14 @@ def plain_hooks(
         running: calls of the edit.
         blank_frame: makes one of them, with nothing in it.
     """
-    if not native.takes_calls() or not hasattr(native.kernel(), "Editing"):
-        return None  # Or the binary is an older one.
+    kernel = kernel_with("Editing")
+    if kernel is None:
+        return None
     _bind()
     editor: EditEngine = enter.owner
     tap: Tap = enter.tap
     gradients = editor.gradients
-    editing = native.kernel().Editing(
+    editing = kernel.Editing(
         editor,
         tap,
         running,
@@ -63,17 +64,16 @@ def plain_hooks(
         gradients.on_tensors,
         blank_frame,
     )
-    kernel = native.kernel()
     return (
         NativeHook(kernel.enter_edited, editing, enter),
         NativeHook(kernel.leave_edited, editing, leave),
     )
 
 
-@cache
+@once
 def _bind() -> None:
     """Hand PyTorch's functions to the native code, once."""
-    kernel = native.kernel()
+    kernel = kernel_with("Editing")
     kernel.bind_edits(
         Tensor,
         current_task,

@@ -18,7 +18,7 @@ from torch import nn
 from torchtap.core.stack_frames import innermost_frames, is_on_stack
 from torchtap.hooks.dynamo_hooks import new_key
 from torchtap.hooks.encoder_fast_path import EncoderFastPath
-from torchtap.hooks.hidden_handle import HiddenHandle, tables_lock
+from torchtap.hooks.hidden_handle import HiddenHandle, OwnEntries, tables_lock
 from torchtap.hooks.hook_order import put_by_role
 from torchtap.hooks.module_hook import ModuleHook, NativeHook
 from torchtap.hooks.tap import Tap
@@ -169,16 +169,17 @@ class CallFollower(Generic[OneCall]):
             self._others.append(self._put_in(tables, post_hook, key))
         return True
 
-    def put_on_all(self, rows: list[Row], key: int) -> None:
+    def put_on_all(self, rows: list[Row], key: int, kept: dict[int, OwnEntries]) -> None:
         """Put hooks on many modules, as :meth:`put_on` does for each row.
 
         Args:
             rows: modules that take hooks, each with a pre-hook and a hook; ``None`` for none.
             key: of all hooks.
+            kept: entries of tables by the addresses of these, to be used again.
         """
         if self.put_natively is not None:
             with tables_lock:
-                self.put_natively(rows, key, self._pre_hooks, self._others)
+                self.put_natively(rows, key, self._pre_hooks, self._others, kept)
             self._on_modules += self._pre_hooks[-1], self._others[-1]
             return
         for module, pre_hook, post_hook in rows:

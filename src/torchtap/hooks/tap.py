@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 TAKEN, RETURNED = "taken", "returned"
 Meter = Callable[["Tensor", int], bool]
 _first_calls = itertools.count()
+_OUTPUT, _GRAD_OUTPUT = ("output", ""), ("grad_output", "")
 
 
 @lru_cache(maxsize=4096)
@@ -93,7 +94,6 @@ class Tap:
 
     Attributes:
         filters: port -> which of its leaves are wanted.
-        states: (port, leaf) -> its tally, or ``None`` if it is not wanted.
         plain_output: the state of an output that is one bare tensor, if wanted.
         plain_gradient: the same of its gradient.
         call_numbers: numbers the calls of each step.
@@ -117,6 +117,7 @@ class Tap:
         "_make_state",
         "_meter",
         "_rare",
+        "_states",
         "_steps",
         "call_numbers",
         "filters",
@@ -128,7 +129,6 @@ class Tap:
         "plain_gradient",
         "plain_output",
         "reason",
-        "states",
         "take_plain",
     )
 
@@ -147,7 +147,7 @@ class Tap:
         self._make_state = make_state
         self.path = path
         self.filters = filters
-        self.states: dict[tuple[str, str], SiteState | None] = {}
+        self._states: dict[tuple[str, str], SiteState | None] | None = None
         self._steps = StepCounter() if steps is None else steps
         self._rare: _Rare | None = None
         self.call_numbers = self._steps.new_numbers()
@@ -157,9 +157,18 @@ class Tap:
         self.take_plain: Callable[[object, int], bool] | None = None
         # Made ahead of the first call: most modules return one bare tensor, and hooks in C read
         # these as attributes.
-        self.plain_output = self._new_state("output", "") if "output" in filters else None
-        is_awaited = "grad_output" in filters
-        self.plain_gradient = self._new_state("grad_output", "") if is_awaited else None
+        self.plain_output = self._wanted_state("output", "")
+        self.plain_gradient = self._wanted_state("grad_output", "")
+
+    @property
+    def states(self) -> dict[tuple[str, str], SiteState | None]:
+        """Return (port, leaf) -> its tally, or ``None`` if it is not wanted."""
+        if self._states is None:
+            plain = {_OUTPUT: self.plain_output, _GRAD_OUTPUT: self.plain_gradient}
+            made = {key: state for key, state in plain.items() if key[0] in self.filters}
+            if self._states is None:  # Another thread may have been faster.
+                self._states = made
+        return self._states
 
     # Made when they are first asked for: a watch of one forward makes a tap for each module.
     def _notes(self) -> _Rare:
@@ -201,10 +210,13 @@ class Tap:
         except KeyError:
             return self._new_state(port, leaf)
 
-    def _new_state(self, port: str, leaf: str) -> SiteState | None:
+    def _wanted_state(self, port: str, leaf: str) -> SiteState | None:
         chosen = self.filters.get(port)
         wanted = chosen is not None and chosen.accepts(leaf)
-        state = self._make(port, leaf) if wanted else None
+        return self._make(port, leaf) if wanted else None
+
+    def _new_state(self, port: str, leaf: str) -> SiteState | None:
+        state = self._wanted_state(port, leaf)
         # Noted also where it is not wanted, so that the filters are asked once for each leaf.
         # The first of several threads that come here at once makes it.
         return self.states.setdefault((port, leaf), state)

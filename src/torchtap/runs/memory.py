@@ -47,7 +47,7 @@ class Memory:
         self.max_steps = max_steps
         self._last_steps = deque[int](maxlen=max_steps)
         self.forgotten_steps: list[int] = []
-        self._records = Records()
+        self._made: Records | None = None
         self._new: list[Record] = []
         self._lock = threading.RLock()  # The collector may close a watch under it.
         self._budgeted_bytes = 0
@@ -80,14 +80,15 @@ class Memory:
         with self._lock:
             # A thread may append while this one reads: only what was read is taken away.
             new = self._new[:]
-            self._records.extend(new)
+            records = self._made = Records() if self._made is None else self._made
+            records.extend(new)
             del self._new[: len(new)]
-            return self._records
+            return records
 
     def clear(self) -> None:
         """Forget everything that was kept so far."""
         with self._lock:
-            self._records = Records()
+            self._made = None
             self._new.clear()
             self._budgeted_bytes = 0
 
@@ -129,7 +130,8 @@ class Memory:
 
     def _forget(self, step: int) -> None:
         with self._lock:
-            self._records = self._records.without_step(step)
+            if self._made is not None:
+                self._made = self._made.without_step(step)
         if self.max_bytes is not None:
             self._budgeted_bytes = self.num_bytes
 

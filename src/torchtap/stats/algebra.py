@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torchtap.stats.catalogue.protocol import Statistic, merge_ranks, merge_shards
 from torchtap.stats.catalogue.results import Missing
 from torchtap.stats.histogram import Histogram, merged_together
-from torchtap.stats.statistics import NUM_TENSORS, Shape, merged_rows
+from torchtap.stats.rows import NUM_TENSORS, Shape, merged_rows
 
 T = TypeVar("T")
 Rows = NDArray[np.float64]

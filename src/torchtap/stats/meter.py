@@ -19,7 +19,7 @@ from torchtap.stats.catalogue.results import Missing
 from torchtap.stats.kept_steps import RecentSteps
 from torchtap.stats.kernels import native
 from torchtap.stats.kernels.device_table import Block
-from torchtap.stats.statistics import BLANK_ROW, NUM_TENSORS, blank_rows
+from torchtap.stats.rows import BLANK_ROW, NUM_TENSORS, blank_rows
 
 _PLAIN = (Tensor, Parameter)
 _DTYPE_OF = {code: dtype for dtype, code in native.DTYPES.items()}
@@ -56,13 +56,22 @@ def new_clock(lock: threading.RLock) -> Clock:
     return Clock(lock)
 
 
-def new_quick_meter(clock: Clock, place: int, *, replaces: bool) -> QuickMeter:
-    """Make a meter of the same kind as the clock."""
+def new_quick_meter(clock: Clock, place: int, *, replaces: bool, sums: bool) -> QuickMeter:
+    """Make a meter of the same kind as the clock.
+
+    Args:
+        clock: of the sink.
+        place: of its site.
+        replaces: whether a new value takes the place of the old one.
+        sums: whether samples are summed, if it begins by itself.
+    """
     if type(clock) is Clock:
         return QuickMeter(clock, replaces)
     meter = native.new_meter(clock, replaces)
     if hasattr(clock, "begin"):  # Else the binary is an older one.
         meter.place = place
+    if hasattr(clock, "table"):
+        meter.sums_samples = sums
     return cast(QuickMeter, meter)
 
 
@@ -84,6 +93,15 @@ class Sums:
         if is_dense(tensor) and self.total.stride() != tensor.stride()[1:]:
             self.total = self.total.new_empty_strided(self.shape, tensor.stride()[1:]).zero_()
         self.num_samples = array("q", (0,))  # A tensor takes ten times as long to make.
+
+    @classmethod
+    def made_natively(cls, numbers: bytearray, shape: tuple[int, ...], num_samples: int) -> Sums:
+        """Go on with what a native meter has summed, ``float64``, in the same memory."""
+        made = cls.__new__(cls)
+        made.shape = torch.Size(shape)
+        made.total = torch.frombuffer(numbers, dtype=torch.float64).view(shape)
+        made.num_samples = array("q", (num_samples,))
+        return made
 
     def add(self, values: Tensor, notes: Collection[str]) -> str | None:
         """Add the samples of a tensor, or return why there is no sum with them."""
@@ -288,7 +306,7 @@ class Meter:
         self,
         site: Site,
         place: int,
-        clock: Clock,
+        quick: QuickMeter,
         sample: int,
         of_slices: Sequence[OfSlices | Missing],
     ) -> None:
@@ -297,7 +315,7 @@ class Meter:
         self.is_replaced = site.kind.is_replaced
         self.block: Block | None = None
         self.index = -1
-        self.quick: QuickMeter = new_quick_meter(clock, place, replaces=self.is_replaced)
+        self.quick = quick
         self._sample = sample
         self._sums: Sums | None = None
         self._aim: native.KernelArgs | None = None
@@ -328,6 +346,27 @@ class Meter:
             aim.sum_into(made.total, made.num_samples)
         self.quick.aim(aim.address, self.quick.shape[1:] if sums else None)
         self.trust(tensor)
+
+    def go_on(self, begun: native.Begun, block: Block, index: int) -> torch.dtype:
+        """Go on where the native meter has begun by itself; return the dtype that it measures.
+
+        Args:
+            begun: as :attr:`quick` has it.
+            block: of its row.
+            index: of the row in its block.
+        """
+        _, code, last_list, sums, num_samples = begun
+        shape = self.quick.shape
+        assert shape is not None  # It has measured a tensor.
+        self.block, self.index = block, index
+        self._aim = aim = block.aim(index, self._sample)
+        aim.go_on_after(last_list)
+        if sums is not None:
+            made = Sums.made_natively(sums, shape[1:], num_samples)
+            self._sums = made
+            aim.sum_into(made.total, made.num_samples)
+        self.quick.aim(aim.address, None if sums is None else shape[1:])
+        return _DTYPE_OF[code]
 
     @property
     def sums(self) -> Sums | None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from torchtap.core.errors import RunError
 from torchtap.core.site import Site
-from torchtap.stats import read_series, statistics as places
+from torchtap.stats import read_series, rows as places
 from torchtap.stats.histogram import Histogram
 from torchtap.stats.named_numbers import number_of
 from torchtap.stats.row_columns import COLUMNS, WITH_WEIGHT, Column, column_of

@@ -16,16 +16,8 @@ from torch import Tensor
 from torchtap.core.torch_private import is_of_transform
 from torchtap.stats.histogram import NUM_BINS, Histogram, listed_histogram
 from torchtap.stats.kernels import native
-from torchtap.stats.statistics import (
-    LEANING,
-    MAX,
-    MIN,
-    NUM_COUNTED,
-    NUM_FINITE,
-    ROW_WIDTH,
-    Statistics,
-    from_row,
-)
+from torchtap.stats.rows import MAX, MIN, NUM_COUNTED, NUM_FINITE, ROW_WIDTH
+from torchtap.stats.statistics import LEANING, Statistics, from_row
 
 MOST_LISTED = 65_535
 """Elements of a tensor whose histogram the kernel surely lists: its counts have 16 bits."""

@@ -13,13 +13,12 @@ from torchtap.stats.algebra import HISTOGRAMS, States
 from torchtap.stats.catalogue.results import Extra, Missing
 from torchtap.stats.histogram import Histogram
 from torchtap.stats.kept_steps import ALL_STEPS
+from torchtap.stats.rows import NUMEL, SUM_SQUARES
 from torchtap.stats.series import Series
 from torchtap.stats.statistics import (
     LEANING,
     NO_ONE_WEIGHT,
     NOT_AN_UPDATE,
-    NUMEL,
-    SUM_SQUARES,
     Statistics,
     from_row,
     other_shape,

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchtap.core.site import Site
-from torchtap.stats import statistics as places
+from torchtap.stats import rows as places
 from torchtap.stats.rows_by_step import Snapshot
 from torchtap.stats.series import Series
 from torchtap.stats.statistics import NUMBERS

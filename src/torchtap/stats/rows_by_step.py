@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from itertools import takewhile
 
@@ -12,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchtap.stats.algebra import Rows
+from torchtap.stats.rows import NUM_TENSORS, blank_rows, merged_row
 from torchtap.stats.site_summary import SiteSummary
-from torchtap.stats.statistics import NUM_TENSORS, blank_rows, merged_row
 
 _ASKED = 8
 """Sites whose steps are looked up one by one, before those of all are."""
@@ -22,19 +21,21 @@ NewRows = Callable[[int, int], Rows]
 _BLANK: list[float] = blank_rows().tolist()
 
 
-@dataclass(frozen=True, eq=False)
 class Snapshot:
     """Shows the rows of all steps at one moment; nothing is copied, and nothing changes them later.
 
-    Attributes:
+    Args:
         steps: ``int64``, ascending.
         rows: of each step, one for each site known by then; as one array where there is one.
         num_sites: how many there are now.
     """
 
-    steps: NDArray[np.int64]
-    rows: Rows | Sequence[Rows]
-    num_sites: int
+    __slots__ = ("num_sites", "rows", "steps")
+
+    def __init__(
+        self, steps: NDArray[np.int64], rows: Rows | Sequence[Rows], num_sites: int
+    ) -> None:
+        self.steps, self.rows, self.num_sites = steps, rows, num_sites
 
     def column(self, number: int) -> NDArray[np.float64]:
         """Return a number of the 16, ``float64[steps, sites]``; 0 of sites not known in a step."""

@@ -15,7 +15,7 @@ from torchtap.stats.catalogue.protocol import Statistic
 from torchtap.stats.histogram import Histogram
 from torchtap.stats.kept_steps import ALL_STEPS, RecentSteps, SavedSteps
 from torchtap.stats.rows_by_step import RowsByStep
-from torchtap.stats.site_summary import SiteSummary
+from torchtap.stats.site_summary import SiteSummaries, SiteSummary
 from torchtap.stats.step_histograms import StepHistograms
 
 _EMPTY = Histogram.sparse([], [])
@@ -47,7 +47,7 @@ class Series:
         self.revision = 0
         self.evaluation: Series | None = None
         self.lock = threading.RLock()
-        self.measured: list[SiteSummary] = []
+        self.measured = SiteSummaries()
         self._places: dict[Site, int] = {}
         self.rows = RowsByStep(self.measured, self.lock)
         self.recent = RecentSteps(keep, self.statistics)
@@ -65,7 +65,7 @@ class Series:
         """Return the place of a site, which is new or not."""
         place = self._places.setdefault(site, len(self.measured))
         if place == len(self.measured):
-            self.measured.append(SiteSummary(site))
+            self.measured.sites.append(site)
         return place
 
     def add_step(self, step: int, rows: Rows, parts: list[StepHistograms]) -> None:

@@ -21,8 +21,10 @@ from torchtap.core.weak_method import weakly
 from torchtap.stats.catalogue.protocol import needs_places
 from torchtap.stats.catalogue.results import Missing
 from torchtap.stats.chosen_statistics import ChosenStatistics, Wanted
+from torchtap.stats.kernels import native
 from torchtap.stats.kernels.device_table import Block, DeviceTables, Taken
-from torchtap.stats.measure import (
+from torchtap.stats.meter import Meter, QuickMeter, Sums, is_plain, new_clock, new_quick_meter
+from torchtap.stats.readable import (
     SAMPLE,
     accumulate,
     add_narrow_subnormals,
@@ -35,15 +37,15 @@ from torchtap.stats.measure import (
     why_unreadable,
     without_places,
 )
-from torchtap.stats.meter import Meter, Sums, is_plain, new_clock
+from torchtap.stats.rows import NUM_TENSORS
 from torchtap.stats.series import Series
-from torchtap.stats.statistics import NUM_TENSORS
 
 NOT_OF_FORWARD = (
     "tt.Stats measures calls of the forward only, and some ran inside a backward; tt.Memory keeps "
     "their values, in phase='backward'"
 )
 _CPU = torch.device("cpu")
+_NO_STEP = -1 << 62
 PATIENCE = 0.05
 """Seconds for which a thread that need not read a series now waits for its lock: the thread that
 holds it may be waiting for that one."""
@@ -113,14 +115,16 @@ class Stats:
         self._statistics = self._chosen.every
         self._closed = -1
         self._clock = new_clock(self.series.lock)
-        self._meters: dict[Site, Meter] = {}
-        self._of_place: list[Meter] = []
+        # By place. A meter is made of a quick one when that one alone does not do.
+        self._quick: list[QuickMeter] = []
+        self._meters: dict[int, Meter] = {}
         # Where there are further statistics, the first tensor of a site takes more.
+        self._tables = DeviceTables(histogram=histogram)
         if not self._statistics and hasattr(self._clock, "begin"):
             self._clock.begin = weakly(self._begin)
+            native.let_begin(self._clock, self._tables.native, self._sample)
         # By the id of the site, held beside: hashing it takes longer than the rest.
         self._by_id: dict[int, tuple[Site, Meter]] = {}
-        self._tables = DeviceTables(histogram=histogram)
         self._is_read = True
         self._evaluation: Stats | None = None
         self._another = partial(
@@ -141,8 +145,11 @@ class Stats:
 
     def meter(self, site: Site) -> Callable[[Tensor, int], bool]:
         """Return the meter of a site's tensors, which hooks may call in place of :meth:`take`."""
-        meter = self._meter(site)
-        if not self._statistics or meter.slices is not None:
+        place = self._place_of(site)
+        if not self._statistics:
+            return self._quick[place]
+        meter = self._meter_at(place)
+        if meter.slices is not None:
             return meter.quick
 
         def measure(tensor: Tensor, step: int) -> bool:
@@ -151,20 +158,24 @@ class Stats:
 
         return measure
 
-    def _meter(self, site: Site) -> Meter:
-        meter = self._meters.get(site)
-        return self._new_meter(site) if meter is None else meter
-
-    def _new_meter(self, site: Site) -> Meter:
+    def _place_of(self, site: Site) -> int:
+        """Return the place of a site, which has a quick meter from then on."""
         with self._clock.lock:  # Several threads may bring new sites, or one, at the same moment.
-            meter = self._meters.get(site)
-            if meter is None:
-                place = self.series.place_of(site)
-                wanted = self._chosen.of_slices(site) if self._statistics else ()
-                meter = Meter(site, place, self._clock, self._sample, wanted)
-                self._of_place.append(meter)
-                self._meters[site] = meter
-            return meter
+            place = self.series.place_of(site)
+            if place == len(self._quick):
+                replaces, sums = site.kind.is_replaced, site.port in self._sample_mean
+                made = new_quick_meter(self._clock, place, replaces=replaces, sums=sums)
+                self._quick.append(made)
+            return place
+
+    def _meter_at(self, place: int) -> Meter:
+        meter = self._meters.get(place)
+        if meter is None:
+            site = self.series.measured.sites[place]
+            wanted = self._chosen.of_slices(site) if self._statistics else ()
+            made = Meter(site, place, self._quick[place], self._sample, wanted)
+            meter = self._meters.setdefault(place, made)
+        return meter
 
     def take(self, record: Record) -> None:
         """Measure one value."""
@@ -174,7 +185,7 @@ class Stats:
             return
         known = self._by_id.get(id(site))
         if known is None:
-            known = self._by_id[id(site)] = site, self._meter(site)
+            known = self._by_id[id(site)] = site, self._meter_at(self._place_of(site))
         if record.phase is not FORWARD:
             if record.phase is EVAL:
                 self._take_evaluation(record)
@@ -182,6 +193,7 @@ class Stats:
         if record.labels:
             self.series.measured[known[1].place].note(record.labels)
         if not known[1].quick(record.kept, record.step):
+            self._learn(known[1].place)
             if not self._take_first(known[1], record):
                 self._take_carefully(known[1], record)
         elif known[1].slices is None and self._statistics and self._chosen.has_any(site):
@@ -235,6 +247,8 @@ class Stats:
             return None
         try:
             _add_steps(self.series, self._tables.read_what_is_here())
+            with outside_inference_mode():
+                self._learn_all()
         finally:
             self._clock.lock.release()
         return self.series
@@ -250,6 +264,7 @@ class Stats:
             _add_steps(self.series, self._tables.read())
             self._close_states()
             self._is_read = True
+            self._learn_all()
             for meter in self._meters.values():
                 measured = self.series.measured[meter.place]
                 if meter.quick.varies:
@@ -283,20 +298,37 @@ class Stats:
 
         Native meters call it, so that no record is made of the first tensor.
         """
-        meter = self._of_place[place]
-        if meter.block is not None or torch.is_inference_mode_enabled():
+        meter = self._meter_at(place)
+        if torch.is_inference_mode_enabled() or not is_plain(tensor):
             return False
-        if not is_plain(tensor) or is_of_transform(tensor) or not has_memory(tensor):
+        if is_of_transform(tensor) or not has_memory(tensor):
             return False
         measured = self.series.measured[place]
         with self._clock.lock:
-            if self._of_place[place].block is not None:  # Another thread began it meanwhile.
+            self._learn(place)
+            if meter.block is not None:  # Another thread began it meanwhile.
                 return False
             block, index = self._tables.add(_CPU, place)
             meter.begin(block, index, tensor, sums=measured.site.port in self._sample_mean)
             measured.dtype, measured.shape = dtype_name(tensor), meter.shape
             measured.itemsize = tensor.element_size()
         return True
+
+    def _learn(self, place: int) -> None:
+        """Learn what the quick meter of a place has noted that has begun by itself, once."""
+        with self._clock.lock:
+            begun = native.begun_by(self._quick[place])
+            if begun is None:
+                return
+            meter = self._meter_at(place)
+            dtype = meter.go_on(begun, *self._tables.on_cpu(begun[0]))
+            measured = self.series.measured[place]
+            measured.dtype, measured.itemsize = native.NAMES[dtype], dtype.itemsize
+            measured.shape = None if meter.quick.varies else meter.shape
+
+    def _learn_all(self) -> None:
+        for place in range(len(self._quick)):
+            self._learn(place)
 
     def _take_carefully(self, meter: Meter, record: Record) -> None:
         tensor = record.kept
@@ -406,6 +438,13 @@ class Stats:
         """Have the series merge the further statistics of closed steps."""
         _add_steps(self.series, self._tables.read())
         self.series.recent.close_states(self._closed)
+
+    def __del__(self) -> None:
+        clock = getattr(self, "_clock", None)
+        # Without a clock it was refused. What was measured and not taken stays in its rows.
+        if clock is not None and not clock.has_measured:
+            clock.step = _NO_STEP  # Meters that hooks on a graph still hold measure nothing.
+            self._tables.give_back()
 
     def __repr__(self) -> str:
         sites, steps = len(self.series.sites), len(self.series.steps)

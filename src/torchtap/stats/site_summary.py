@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,3 +65,31 @@ class SiteSummary:
         if self.mean_sum is None or not self.num_samples:
             raise RunError(f"{self.site} has no mean over samples: {self.why_no_mean}.")
         return float(np.linalg.norm(self.mean_sum.reshape(-1) / self.num_samples))
+
+
+class SiteSummaries(Sequence[SiteSummary]):
+    """The summaries of all sites of a series, by place; each is made when it is first asked for.
+
+    Attributes:
+        sites: by place.
+    """
+
+    def __init__(self) -> None:
+        self.sites: list[Site] = []
+        self._made: dict[int, SiteSummary] = {}
+
+    def __len__(self) -> int:
+        return len(self.sites)
+
+    @overload
+    def __getitem__(self, place: int) -> SiteSummary: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[SiteSummary]: ...
+    def __getitem__(self, place: int | slice) -> SiteSummary | list[SiteSummary]:
+        found = self._made.get(place) if isinstance(place, int) else None
+        if found is not None:
+            return found
+        places = range(len(self.sites))[place]
+        if isinstance(places, range):
+            return [self[one] for one in places]
+        return self._made.setdefault(places, SiteSummary(self.sites[places]))

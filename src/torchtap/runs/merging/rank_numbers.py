@@ -18,9 +18,10 @@ from torchtap.core.site import Site
 from torchtap.runs.contents import Contents
 from torchtap.runs.merging.row_comparison import aligned
 from torchtap.stats.algebra import Rows
-from torchtap.stats.measure import measure_into
 from torchtap.stats.named_numbers import NAMES, value_of
-from torchtap.stats.statistics import NUM_TENSORS, ROW_WIDTH, SUM_SQUARES, empty_rows, from_row
+from torchtap.stats.readable import measure_into
+from torchtap.stats.rows import NUM_TENSORS, ROW_WIDTH, SUM_SQUARES, empty_rows
+from torchtap.stats.statistics import from_row
 
 TENSOR = "torchtap.ranks"
 """Name of the rows in a file, ``float64[ranks, steps, sites, 16]``."""

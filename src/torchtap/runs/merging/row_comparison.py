@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from torchtap.runs.merging.placement_rules import MergeRule
 from torchtap.stats.algebra import Rows
-from torchtap.stats.series import Series
-from torchtap.stats.statistics import (
+from torchtap.stats.rows import (
     L1,
     M2,
     MAX,
@@ -28,6 +27,7 @@ from torchtap.stats.statistics import (
     ZEROS,
     blank_rows,
 )
+from torchtap.stats.series import Series
 
 Mask = NDArray[np.bool_]
 

@@ -27,9 +27,9 @@ from torchtap.stats.algebra import (
 )
 from torchtap.stats.histogram import Histogram
 from torchtap.stats.kept_steps import ALL_STEPS, SavedSteps
+from torchtap.stats.rows import NUM_TENSORS, blank_rows
 from torchtap.stats.series import Series
 from torchtap.stats.site_summary import SiteSummary
-from torchtap.stats.statistics import NUM_TENSORS, blank_rows
 
 _LEFT_OUT = "ranks have steps that are left out of the merged run, and it is kept over all only"
 _UNLIKE = "its samples on the ranks do not fit together"

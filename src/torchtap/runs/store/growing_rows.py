@@ -17,9 +17,9 @@ from torchtap.runs.store.measured_rows import Span, span_of, together
 from torchtap.runs.store.rows_stream import NewRows, RowsStream
 from torchtap.runs.store.site_text import site_of, site_text
 from torchtap.stats.algebra import Rows
+from torchtap.stats.rows import NUM_TENSORS, blank_rows
 from torchtap.stats.series import Series
 from torchtap.stats.site_summary import SiteSummary
-from torchtap.stats.statistics import NUM_TENSORS, blank_rows
 
 NOT_CLOSED = (
     "an attempt was not closed: of its numbers all steps are there; histograms, sums over samples "

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from torchtap.stats.algebra import Rows
-from torchtap.stats.statistics import ROW_WIDTH
+from torchtap.stats.rows import ROW_WIDTH
 
 _EXTENT = 8 << 20
 """Bytes that the file grows by, at least."""

@@ -29,9 +29,9 @@ from torchtap.stats.algebra import (
 from torchtap.stats.catalogue.results import Missing
 from torchtap.stats.histogram import Histogram
 from torchtap.stats.kept_steps import ALL_STEPS, SavedSteps
+from torchtap.stats.rows import NUM_TENSORS, blank_rows
 from torchtap.stats.series import Series
 from torchtap.stats.site_summary import SiteSummary
-from torchtap.stats.statistics import NUM_TENSORS, blank_rows
 
 _SUPERSEDED = (
     "an attempt has further steps, which a later attempt repeats, and it is kept over all of its "

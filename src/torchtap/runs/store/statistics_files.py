@@ -24,16 +24,8 @@ from torchtap.runs.store.measured_rows import schema_of
 from torchtap.runs.store.site_text import site_text
 from torchtap.stats.algebra import Rows
 from torchtap.stats.catalogue.protocol import Statistic
+from torchtap.stats.rows import M2, MAX, MIN, NUM_FINITE, NUM_TENSORS, ROW_WIDTH, SUM_SQUARES
 from torchtap.stats.series import Series
-from torchtap.stats.statistics import (
-    M2,
-    MAX,
-    MIN,
-    NUM_FINITE,
-    NUM_TENSORS,
-    ROW_WIDTH,
-    SUM_SQUARES,
-)
 
 if TYPE_CHECKING:
     from torchtap.runs.single_file.file_source import FileSource

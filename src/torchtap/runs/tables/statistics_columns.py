@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from torchtap.core.site import Site
-from torchtap.stats import statistics as places
+from torchtap.stats import rows as places
 from torchtap.stats.row_columns import Column, column_of
 from torchtap.stats.statistics import NUMBERS
 

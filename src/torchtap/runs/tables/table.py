@@ -21,8 +21,9 @@ from torchtap.runs.tables.columns import ROW_COLUMNS, TABLE_COLUMNS, Row as Row
 from torchtap.runs.tables.data_frames import make_frame
 from torchtap.runs.tables.table_text import MOST_ROWS, WAY_OUT, show_table
 from torchtap.stats import read_series
-from torchtap.stats.measure import measure_all, shape_of
+from torchtap.stats.measure import measure_all
 from torchtap.stats.named_numbers import NAMES, number_of
+from torchtap.stats.readable import shape_of
 from torchtap.stats.series import Series
 from torchtap.stats.statistics import Statistics
 

@@ -33,7 +33,8 @@ from torchtap.runs.store.layout import (
 from torchtap.runs.store.rows_stream import NewRows, RowsStream, read_sealed_rows
 from torchtap.runs.store.site_text import site_of
 from torchtap.stats.measure import measure_all
-from torchtap.stats.statistics import NUM_TENSORS, ROW_WIDTH, row_of
+from torchtap.stats.rows import NUM_TENSORS, ROW_WIDTH
+from torchtap.stats.statistics import row_of
 
 _DAMAGE = ("damaged", "lost", "missing")
 """Words in what a run says of itself where a part of it is not there."""

@@ -26,7 +26,7 @@ from torchtap.show.live.window import (
     magnitude_of,
     zeros_of,
 )
-from torchtap.stats.statistics import NAN, NEGINF, NUMEL, POSINF
+from torchtap.stats.rows import NAN, NEGINF, NUMEL, POSINF
 
 _LEAST_PAST = 8
 """Steps without which a past is none."""

@@ -15,15 +15,7 @@ from numpy.typing import NDArray
 
 from torchtap.core.site import Site
 from torchtap.show.live.feeds import Ended, StepRows
-from torchtap.stats.statistics import (
-    NEGINF,
-    NUM_FINITE,
-    NUMEL,
-    POSINF,
-    SUM_SQUARES,
-    ZEROS,
-    blank_rows,
-)
+from torchtap.stats.rows import NEGINF, NUM_FINITE, NUMEL, POSINF, SUM_SQUARES, ZEROS, blank_rows
 
 Floats = NDArray[np.float64]
 RECENT = 128

@@ -16,7 +16,7 @@ from torchtap.stats.catalogue.kinds import named_statistic, named_value
 from torchtap.stats.catalogue.results import UNKNOWN_CUT, Missing
 from torchtap.stats.catalogue.show_slices import one_line, show_slices
 from torchtap.stats.kernels import native
-from torchtap.stats.statistics import (
+from torchtap.stats.rows import (
     L1,
     M2,
     MAX,

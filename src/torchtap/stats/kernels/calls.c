@@ -51,7 +51,7 @@ static PyObject **const OF_CALLS[] = {
     name(requires_grad) name(given) name(number) name(is_in_graph) name(_is_state_taken)           \
     name(_has_trained) name(phase) name(grad_output) name(note_first_call) name(foreign)          \
     name(untyped_storage) name(_cdata) name(clone) name(data) name(witnesses) name(nothing_like)   \
-    name(policy) name(owner) name(is_inference)
+    name(policy) name(owner) name(is_inference) name(nbytes) name(storage_offset)
 #define DECLARE(name) static PyObject *n_##name;
 NAMES(DECLARE)
 
@@ -99,11 +99,13 @@ typedef struct {
     PyObject_HEAD
     PyObject *lock, *acquire, *release;
     PyObject *begin; /* begin(place, tensor): has a meter measure tensors like its first one */
-    long long step;
+    PyObject *table; /* of rows.c: meters begin here, where their first tensor is plain */
+    long long step, sample;
     char has_measured;
 } Clock;
 #define CLOCK(do, op)                                                                              \
-    do(op, Clock, lock) do(op, Clock, acquire) do(op, Clock, release) do(op, Clock, begin)
+    do(op, Clock, lock) do(op, Clock, acquire) do(op, Clock, release) do(op, Clock, begin)   \
+    do(op, Clock, table)
 LIFE(Clock, CLOCK)
 
 static PyObject *clock_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
@@ -126,7 +128,8 @@ static PyObject *clock_new(PyTypeObject *type, PyObject *arguments, PyObject *ke
 }
 
 static PyMemberDef clock_members[] = {
-    NUMBER(Clock, step), FLAG(Clock, has_measured), FIXED(Clock, lock), OBJECT(Clock, begin),
+    NUMBER(Clock, step), FLAG(Clock, has_measured), FIXED(Clock, lock),
+    OBJECT(Clock, begin), OBJECT(Clock, table),     NUMBER(Clock, sample),
     {NULL, 0, 0, 0, NULL},
 };
 static PyType_Slot clock_slots[] = {
@@ -149,8 +152,14 @@ typedef struct {
     long long place; /* of its site */
     char replaces, is_summed_in_order, varies, has_begun;
     Shape known, sample, strides; /* of the last tensor; of a sample that is summed; as it may lie */
+    /* Of a meter that has begun here, until Python aims it elsewhere: */
+    Aim own;
+    PyObject *sums; /* a bytearray of double, where samples are summed */
+    long long row;  /* of the table */
+    int64_t num_samples;
+    char sums_samples; /* whether it sums samples */
 } Meter;
-#define METER(do, op) do(op, Meter, clock)
+#define METER(do, op) do(op, Meter, clock) do(op, Meter, sums)
 LIFE(Meter, METER)
 
 static PyObject *meter_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
@@ -303,13 +312,108 @@ static int run_kernel(Meter *self, const DLTensor *tensor, int64_t numel, const 
     return answer ? fits : -1;
 }
 
+/* The code of a floating-point dtype, or -1. */
+static int code_of_float(const DLDataType *dtype) {
+    for (int code = 0; code < 4; code++)
+        if (!memcmp(dtype, DTYPES + code, sizeof *dtype))
+            return code;
+    return -1;
+}
+
+/* Whether a tensor lies as a new one does, and its storage has all of its elements: FSDP frees
+   storages under living tensors. */
+static int lies_as_new(PyObject *object, const DLTensor *tensor, int64_t *numel) {
+    *numel = 1;
+    for (int d = tensor->ndim - 1; d >= 0; d--) {
+        if (tensor->strides[d] != *numel)
+            return 0;
+        *numel *= tensor->shape[d];
+    }
+    if (!*numel || !tensor->data)
+        return 0;
+    PyObject *storage = PyObject_CallMethodObjArgs(object, n_untyped_storage, NULL);
+    PyObject *size = storage ? PyObject_CallMethodObjArgs(storage, n_nbytes, NULL) : NULL;
+    PyObject *start = size ? PyObject_CallMethodObjArgs(object, n_storage_offset, NULL) : NULL;
+    long long end = start ? PyLong_AsLongLong(start) + *numel : -1;
+    int has_all = start && PyLong_AsLongLong(size) >= end * (tensor->dtype.bits / 8);
+    Py_XDECREF(start);
+    Py_XDECREF(size);
+    Py_XDECREF(storage);
+    return has_all;
+}
+
+/* Makes room for the sum over samples of so many elements. */
+static int make_sums(Meter *self, int64_t inner) {
+    PyObject *made = PyByteArray_FromStringAndSize(NULL, inner * 8);
+    if (!made)
+        return -1;
+    char *numbers = PyByteArray_AsString(made);
+    memset(numbers, 0, (size_t)inner * 8);
+    self->sums = made;
+    self->own.sums = (int64_t)(intptr_t)numbers;
+    self->own.inner = inner;
+    self->own.num_samples = (int64_t)(intptr_t)&self->num_samples;
+    return 0;
+}
+
+/* Notes a shape, without the dims before `first`. */
+static void note_shape(Shape *shape, const int64_t *sizes, int ndim, int first) {
+    shape->ndim = ndim - first;
+    memcpy(shape->sizes, sizes + first, sizeof *sizes * (size_t)shape->ndim);
+}
+
+/* Takes a row, while the lock is held: 0 where the meter has one, or there is none. */
+static int take_row(Meter *self, const DLTensor *tensor, int64_t numel, int code) {
+    Clock *clock = (Clock *)self->clock;
+    if (self->address || (self->row = torchtap_add_row(clock->table, self->place, &self->own)) < 0)
+        return 0;
+    self->own.sample = clock->sample;
+    if (self->sums_samples && make_sums(self, numel / tensor->shape[0]))
+        return 0;
+    note_shape(&self->known, tensor->shape, tensor->ndim, 0);
+    note_shape(&self->strides, tensor->strides, tensor->ndim, 0);
+    if (self->sums_samples)
+        note_shape(&self->sample, tensor->shape, tensor->ndim, 1);
+    self->address = (int64_t)(intptr_t)&self->own;
+    self->is_summed_in_order = 1;
+    self->code = code;
+    return 1;
+}
+
+/* Has a meter measure tensors like its first one, as Stats._begin: 0 where Python has to. What was
+   noted here Python asks for (`begun`) when it needs it. */
+static int begin_here(Meter *self, PyObject *object) {
+    Clock *clock = (Clock *)self->clock;
+    DLTensor tensor;
+    int64_t numel;
+    if (!torchtap_is_table(clock->table) ||
+        (Py_TYPE(object) != tensor_type && Py_TYPE(object) != parameter_type) ||
+        exchange->look(object, &tensor) || tensor.device_type != CPU || !tensor.ndim ||
+        tensor.ndim > MOST_DIMS)
+        return 0;
+    int code = code_of_float(&tensor.dtype);
+    if (code < 0 || is_true(ask(is_neg, object)) || !lies_as_new(object, &tensor, &numel))
+        return 0;
+    PyObject *answer = PyObject_CallNoArgs(clock->acquire);
+    if (!answer)
+        return 0;
+    Py_DECREF(answer);
+    int has_begun = take_row(self, &tensor, numel, code);
+    answer = PyObject_CallNoArgs(clock->release);
+    Py_XDECREF(answer);
+    return has_begun;
+}
+
 /* Whether a meter is ready, which its first tensor makes it. Clears exceptions: the sink, which is
    given what is not measured here, meets them again. */
 static int is_ready(Meter *self, PyObject *tensor) {
     PyObject *begin = ((Clock *)self->clock)->begin;
     if (self->code < 0 && !self->has_begun && self->place >= 0 && begin && begin != Py_None) {
         self->has_begun = 1;
-        PyObject *answer = PyObject_CallFunction(begin, "LO", self->place, tensor);
+        int is_here = begin_here(self, tensor);
+        PyErr_Clear();
+        PyObject *answer =
+            is_here ? NULL : PyObject_CallFunction(begin, "LO", self->place, tensor);
         Py_XDECREF(answer);
         PyErr_Clear();
     }
@@ -350,10 +454,23 @@ static PyMethodDef meter_methods[] = {
     {"distrust", meter_distrust, METH_NOARGS, "Measure nothing quickly."},
     {NULL, NULL, 0, NULL},
 };
+/* What a meter that has begun here has noted, until it is aimed elsewhere; else None. */
+static PyObject *meter_get_begun(PyObject *op, void *unused) {
+    Meter *self = (Meter *)op;
+    (void)unused;
+    if (!self->address || self->address != (int64_t)(intptr_t)&self->own)
+        return none();
+    return Py_BuildValue("(LiLOL)", self->row, self->code, (long long)self->own.last_list,
+                         self->sums ? self->sums : Py_None, (long long)self->num_samples);
+}
+
 static PyMemberDef meter_members[] = {
-    FLAG(Meter, varies), NUMBER(Meter, place), {NULL, 0, 0, 0, NULL}};
+    FLAG(Meter, varies), NUMBER(Meter, place), FLAG(Meter, sums_samples), {NULL, 0, 0, 0, NULL}};
 static PyGetSetDef meter_properties[] = {
-    {"shape", meter_get_shape, meter_set_shape, NULL, NULL}, {NULL, NULL, NULL, NULL, NULL},
+    {"shape", meter_get_shape, meter_set_shape, NULL, NULL},
+    {"begun", meter_get_begun, NULL,
+     "(row of the table, dtype code, last list, sums or None, number of samples), or None", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
 };
 static PyType_Slot meter_slots[] = {
     {Py_tp_new, meter_new},          {Py_tp_call, meter_call},
@@ -764,13 +881,18 @@ static PyType_Slot followed_slots[] = {
 
 /* ------------------------------------------- StepCounter and CallNumbers, as hooks.call_numbers */
 
+/* Neither refers to anything that could refer back: the collector need not know of them. */
 typedef struct {
     PyObject_HEAD
     long long current;
     long long of_graphs, number; /* `current` as is_training last found it, and the step's number */
 } Steps;
-#define STEPS(do, op)
-LIFE(Steps, STEPS)
+
+static void steps_free(PyObject *op) {
+    PyTypeObject *own = Py_TYPE(op);
+    PyObject_Free(op);
+    Py_DECREF(own);
+}
 
 static PyObject *steps_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
     (void)arguments, (void)keywords;
@@ -778,9 +900,9 @@ static PyObject *steps_new(PyTypeObject *type, PyObject *arguments, PyObject *ke
         PyErr_SetString(PyExc_RuntimeError, "bind_calls comes first");
         return NULL;
     }
-    MAKE(Steps, type)
-    self->of_graphs = -1;
-    PyObject_GC_Track((PyObject *)self);
+    Steps *self = PyObject_New(Steps, type);
+    if (self)
+        self->current = self->number = 0, self->of_graphs = -1;
     return (PyObject *)self;
 }
 
@@ -797,20 +919,21 @@ typedef struct {
     Entered *entered;
     Py_ssize_t size, room;
 } Numbers;
-#define NUMBERS(do, op) do(op, Numbers, steps)
-LIFE(Numbers, NUMBERS)
 
 static void numbers_free(PyObject *op) {
     PyMem_Free(((Numbers *)op)->entered);
-    Numbers_dealloc(op);
+    Py_DECREF(((Numbers *)op)->steps);
+    steps_free(op);
 }
 
 static PyObject *steps_new_numbers(PyObject *op, PyObject *unused) {
     (void)unused;
-    MAKE(Numbers, numbers_type)
+    Numbers *self = PyObject_New(Numbers, numbers_type);
+    if (!self)
+        return NULL;
+    memset((char *)self + sizeof(PyObject), 0, sizeof *self - sizeof(PyObject));
     self->steps = held(op);
     self->step = ((Steps *)op)->current;
-    PyObject_GC_Track((PyObject *)self);
     return (PyObject *)self;
 }
 
@@ -884,7 +1007,7 @@ static PyMethodDef steps_methods[] = {
 static PyMemberDef steps_members[] = {NUMBER(Steps, current), {NULL, 0, 0, 0, NULL}};
 static PyType_Slot steps_slots[] = {
     {Py_tp_new, steps_new}, {Py_tp_methods, steps_methods}, {Py_tp_members, steps_members},
-    LIFE_SLOTS(Steps), {0, NULL},
+    {Py_tp_dealloc, steps_free}, {0, NULL},
 };
 static PyMethodDef numbers_methods[] = {
     {"enter", numbers_enter, METH_NOARGS, "Draw the number of a call as it is entered."},
@@ -892,8 +1015,7 @@ static PyMethodDef numbers_methods[] = {
 };
 static PyType_Slot numbers_slots[] = {
     {Py_tp_iter, PyObject_SelfIter},     {Py_tp_iternext, numbers_next},
-    {Py_tp_methods, numbers_methods},    {Py_tp_traverse, Numbers_traverse},
-    {Py_tp_clear, Numbers_clear},        {Py_tp_dealloc, numbers_free}, {0, NULL},
+    {Py_tp_methods, numbers_methods},    {Py_tp_dealloc, numbers_free}, {0, NULL},
 };
 
 /* ------------------------------------------------------------- Leaving: the end of a module's calls */
@@ -1034,6 +1156,13 @@ static PyObject *follow(Gradients *self, PyObject *state, PyObject *step, PyObje
     return (PyObject *)arrival;
 }
 
+/* The method that hooks call, borrowed: one for all of them, until the release. */
+static PyObject *own_deliver(Gradients *gradients) {
+    if (!gradients->own_deliver)
+        gradients->own_deliver = PyObject_GetAttr((PyObject *)gradients, n_deliver);
+    return gradients->own_deliver;
+}
+
 /* Receives the gradient of a plain tensor, as Gradients.expect_plain. */
 static int expect(const Leaving *self, PyObject *tensor, PyObject *node, PyObject *table,
                   PyObject *step, PyObject *call, int of_view) {
@@ -1047,10 +1176,9 @@ static int expect(const Leaving *self, PyObject *tensor, PyObject *node, PyObjec
         Py_XDECREF(add);
         Py_XDECREF(arrival);
     } else {
-        PyObject *own = PyObject_GetAttr((PyObject *)gradients, n_deliver);
+        PyObject *own = own_deliver(gradients);
         hook = own ? PyObject_CallFunctionObjArgs(grad_hook, own, self->gradient, step, call, NULL)
                    : NULL;
-        Py_XDECREF(own);
     }
     int failed = !hook || put_hook(gradients, tensor, node, table, hook);
     Py_XDECREF(hook);
@@ -1114,8 +1242,9 @@ static int watch_out(const Leaving *self, PyObject *alias, const DLTensor *tenso
     PyObject *empty = version ? nothing_like(self, alias, tensor) : NULL;
     PyObject *row = empty ? PyTuple_Pack(3, state, alias, version) : NULL;
     PyObject *witnesses = row ? PyObject_GetAttr(policy, n_witnesses) : NULL;
-    int failed = !witnesses || PyObject_SetAttr(alias, n_data, empty) ||
-                 PyList_Append(witnesses, row);
+    Py_ssize_t end = witnesses ? PyList_Size(witnesses) : -1;
+    int failed = end < 0 || PyObject_SetAttr(alias, n_data, empty) ||
+                 PyList_SetSlice(witnesses, end, end, row);
     Py_XDECREF(witnesses);
     Py_XDECREF(row);
     Py_XDECREF(empty);
@@ -1124,12 +1253,13 @@ static int watch_out(const Leaving *self, PyObject *alias, const DLTensor *tenso
 }
 
 /* Copies the first output of a site, as CopyPolicy.keep_first: NULL where Python has to decide, and
-   then nothing was noted. Clears exceptions: Python meets them again. */
-static PyObject *copy_first(const Leaving *self, PyObject *output, int of_view) {
+   then nothing was noted. Clears exceptions: Python meets them again. `is_own`: it is known that the
+   output lies in nobody else's memory. */
+static PyObject *copy_first(const Leaving *self, PyObject *output, int of_view, int is_own) {
     DLTensor tensor;
     PyObject *copied = NULL;
     if (!self->policy || exchange->look(output, &tensor) ||
-        may_be_foreign(output, of_view, self->running)) {
+        (!is_own && may_be_foreign(output, of_view, self->running))) {
         PyErr_Clear();
         return NULL;
     }
@@ -1155,7 +1285,7 @@ static int note_first(Leaving *self) {
 }
 
 /* Takes the output of a call, whose number is drawn where it has none: 1, or 0 where it is not plain
-   and nothing was noted, or -1. */
+   and nothing was noted, or -1. Who gives a number has looked whose memory it is. */
 static int take_output(Leaving *self, PyObject *output, PyObject *node, PyObject *step,
                        PyObject *number) {
     State *state = (State *)self->output;
@@ -1169,7 +1299,7 @@ static int take_output(Leaving *self, PyObject *output, PyObject *node, PyObject
     int keeps = state && keeps_values(state);
     int copies = state && copies_values(state);
     if (plain == 1 && state && (copies || state->copies == Py_None)) {
-        copied = copies ? copy_of(output) : copy_first(self, output, of_view);
+        copied = copies ? copy_of(output) : copy_first(self, output, of_view, number != NULL);
         plain = copied != NULL;
         state->seen |= plain;
     } else if (plain == 1 && state && !keeps) {
@@ -1216,7 +1346,7 @@ static int leave_plain(Leaving *self, PyObject *output, PyObject *number) {
         return 0;
     const State *state = (State *)self->output;
     int first = state && state->copies == Py_None && self->policy && state->meter == no_meter;
-    int copies = state && (copies_values(state) || (first && !number));
+    int copies = state && (copies_values(state) || first);
     if (state && state->copies != Py_False && !copies)
         return 0;
     int plain = has_trained(self);
@@ -1338,13 +1468,15 @@ int torchtap_are_untouched(PyObject *views) {
 
 /* --------------------------------------------- GraphPart: a hook that was traced into a graph */
 
-/* As capture.compiled.Part, for values of plain training. The numbers on tickets lead to the parts,
-   which nobody holds here. `known`: states that were looked up, by the names that a graph gives. */
+/* States that were looked up, by the names that a graph gives. */
 typedef struct {
     PyObject *port, *leaf;
     PyObject *state, *awaited; /* of the site, and of its gradient; NULL where none is awaited */
 } Known;
 enum { NUM_KNOWN = 2 }; /* an output and its gradient */
+
+/* As capture.compiled.Part, for values of plain training. The numbers on tickets lead to the parts,
+   which nobody holds here. */
 typedef struct GraphPart {
     PyObject_HEAD
     PyObject *listener, *running, *graph, *tap, *states, *steps, *ticket;
@@ -1657,6 +1789,7 @@ static PyMethodDef functions[] = {
 int torchtap_add_calls(PyObject *module) {
     static const unsigned int flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC;
     static const unsigned int own = Py_TPFLAGS_DISALLOW_INSTANTIATION; /* made here alone */
+    static const unsigned int without = Py_TPFLAGS_HAVE_GC; /* taken away */
     struct {
         const char *name, *full_name;
         PyTypeObject **type;
@@ -1672,13 +1805,13 @@ int torchtap_add_calls(PyObject *module) {
         ROW("Gradients", Gradients, gradients_type, gradients_slots, 0),
         ROW("Arrival", Arrival, arrival_type, arrival_slots, own),
         ROW("FollowedView", Followed, followed_type, followed_slots, own),
-        ROW("StepCounter", Steps, steps_type, steps_slots, 0),
-        ROW("CallNumbers", Numbers, numbers_type, numbers_slots, own),
+        ROW("StepCounter", Steps, steps_type, steps_slots, without),
+        ROW("CallNumbers", Numbers, numbers_type, numbers_slots, own | without),
         ROW("Leaving", Leaving, leaving_type, leaving_slots, 0),
         ROW("GraphPart", GraphPart, graph_part_type, graph_part_slots, 0),
     };
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
-        PyType_Spec spec = {types[i].full_name, (int)types[i].size, 0, flags | types[i].more,
+        PyType_Spec spec = {types[i].full_name, (int)types[i].size, 0, flags ^ types[i].more,
                             types[i].slots};
         *types[i].type = (PyTypeObject *)PyType_FromSpec(&spec);
         if (!*types[i].type)

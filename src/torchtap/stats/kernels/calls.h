@@ -21,6 +21,29 @@ void torchtap_measure(const char *data, int64_t numel, int code, int64_t aim, in
    1, or 0 where it is to be read again. */
 int torchtap_repeat(const char *data, int64_t numel, int code, int64_t from, int64_t to);
 
+/* Where the tensors of one site are measured into. Made by Python (native.KernelArgs) or by rows.c,
+   hence plain integers. */
+typedef struct {
+    int64_t row, histogram, sample; /* as in `accumulate` */
+    int64_t lists, owner;           /* where histograms go while they fit, and under which number */
+    int64_t sums, inner;            /* sums over samples of `inner` elements, or 0 */
+    int64_t num_samples;            /* where it is told how many were added */
+    int64_t last_list;              /* which one holds the histogram of the last tensor */
+    int64_t slices, num_slices;     /* Slices[num_slices]: dims along which slices are measured */
+} Aim;
+
+/* A block of a table. */
+typedef struct {
+    int64_t rows, histograms, lists; /* double[num_rows][ROW]; int64_t[num_rows][BINS] or 0; Lists or 0 */
+    int64_t places, num_rows;        /* int64_t[num_rows]: where the row of each belongs in a step */
+} Measured;
+
+/* Adds a row for what is at a place of a step, and aims at it: which row of the table it is, or -1. */
+long long torchtap_add_row(PyObject *table, long long place, Aim *aim);
+
+/* Whether an object is a table of rows. */
+int torchtap_is_table(PyObject *object);
+
 /* agreement(...), see targets.c. */
 PyObject *torchtap_agreement(PyObject *module, PyObject *arguments);
 
@@ -30,6 +53,7 @@ int torchtap_add_editing(PyObject *module);
 int torchtap_add_facts(PyObject *module);
 int torchtap_add_resting(void);
 int torchtap_add_root(PyObject *module);
+int torchtap_add_rows(PyObject *module);
 int torchtap_add_saved(PyObject *module);
 int torchtap_add_tables(PyObject *module);
 

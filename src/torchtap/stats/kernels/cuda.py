@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from torchtap.stats.kernels import native
-from torchtap.stats.statistics import ROW_WIDTH, empty_rows
+from torchtap.stats.rows import ROW_WIDTH, empty_rows
 
 BLOCK = 512
 """Elements that a program reads at once."""

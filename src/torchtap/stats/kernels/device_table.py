@@ -15,16 +15,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from torchtap.core.inference_mode import outside_inference_mode
+from torchtap.core.weak_method import weakly
 from torchtap.stats.histogram import NUM_BINS, Histograms, blank_histograms
 from torchtap.stats.kernels import native
-from torchtap.stats.statistics import (
-    NUM_COUNTED,
-    NUM_FINITE,
-    blank_rows,
-    empty_rows,
-)
+from torchtap.stats.rows import NUM_COUNTED, NUM_FINITE, blank_rows, empty_rows
 from torchtap.stats.step_histograms import StepHistograms
 
+_CPU = torch.device("cpu")
 BLOCK = 256
 """Rows that are made at once."""
 _LISTED_BINS, _LISTS = 1024, 4
@@ -97,6 +95,21 @@ class Block:
             self.lists.forget(index)
 
 
+_MOST_SPARE = 2
+_spare: list[Block] = []
+"""Blocks on the CPU that a sink left empty, for the next one: a program may open a watch for each
+step, and memory that is new costs several times what is written into it."""
+
+
+def _spare_block(device: torch.device, *, histogram: bool) -> Block | None:
+    if device.type != "cpu" or not histogram:
+        return None
+    try:
+        return _spare.pop()
+    except IndexError:
+        return None
+
+
 class DeviceTable:
     """Holds the rows of one device, and the place of the site that each is of.
 
@@ -104,31 +117,44 @@ class DeviceTable:
     Without it, and of other devices, copies are made before.
     """
 
-    def __init__(self, device: torch.device, *, histogram: bool) -> None:
+    def __init__(
+        self, device: torch.device, native_blocks: native.TableBlocks | None, *, histogram: bool
+    ) -> None:
         self.device = device
         self._is_here = device.type == "cpu"
         self._histogram = histogram
         self._known: list[int] = []
         self._places = np.zeros(0, dtype=np.int64)
         self._blocks: list[Block] = []
-        self._native = native.TableBlocks() if self._is_here and native.closes_tables() else None
+        self._native = native_blocks
         self._closed: list[Any] = []
 
     def add(self, place: int) -> tuple[Block, int]:
         """Add a row for a site; return its block, and its index there."""
-        index = len(self._known) % BLOCK
-        if index == 0:
-            # Blocks of a fixed size: a table that grew would move, and the kernel holds addresses
-            # of rows.
-            block = Block(self.device, histogram=self._histogram)
-            self._blocks.append(block)
-            if self._native is not None and block.host is not None:
-                full = None if block.histograms is None else block.histograms.numpy()
-                self._native.add_block(block.host[0], full, block.lists)
         if self._native is not None:
-            self._native.add_row(index, place)
+            return self.at(self._native.add_row(place))
+        row = len(self._known)
+        if row % BLOCK == 0:
+            self.add_block()
         self._known.append(place)
-        return self._blocks[-1], index
+        return self.at(row)
+
+    def at(self, row: int) -> tuple[Block, int]:
+        """Return the block of a row, and its index there."""
+        return self._blocks[row // BLOCK], row % BLOCK
+
+    def add_block(self) -> None:
+        """Make room for more rows.
+
+        Blocks have a fixed size: a table that grew would move, and the kernel holds addresses.
+        """
+        block = _spare_block(self.device, histogram=self._histogram)
+        if block is None:
+            block = Block(self.device, histogram=self._histogram)
+        self._blocks.append(block)
+        if self._native is not None and block.host is not None:
+            full = None if block.histograms is None else block.histograms.numpy()
+            self._native.add_block(block.host[0], full, block.lists)
 
     def take(self, step: int) -> TakenStep:
         """Take what was measured in a step: copies, or what :meth:`clear` will hand over."""
@@ -161,6 +187,12 @@ class DeviceTable:
             return rows, listed
 
         return TakenStep(step, read, event is None)
+
+    def give_back(self) -> None:
+        """Give blocks to the next sinks. All have been emptied, and nobody will write into them."""
+        for block in self._blocks:
+            if block.lists is not None and len(_spare) < _MOST_SPARE:
+                _spare.append(block)
 
     def clear(self) -> None:
         """Start again with blank rows. A second call does no harm."""
@@ -214,23 +246,48 @@ def _read_closed(closed: list[Any]) -> Taken:
 
 
 class DeviceTables:
-    """Holds the tables of all devices, and the steps that were taken and not read yet."""
+    """Holds the tables of all devices, and the steps that were taken and not read yet.
+
+    Attributes:
+        native: the rows on the CPU, which native meters may take too; ``None`` without the binary.
+    """
 
     def __init__(self, *, histogram: bool) -> None:
         self._histogram = histogram
         self._tables: dict[torch.device, DeviceTable] = {}
         self._unread: Unread = []
         self._behind = _UNREAD
+        self.native: native.TableBlocks | None = None
+        if native.closes_tables():
+            self.native = native.TableBlocks(weakly(self._add_block_on_cpu), BLOCK)
 
     def add(self, device: torch.device, place: int) -> tuple[Block, int]:
         """Add a row for a site on a device; return its block, and its index there."""
+        return self._table_on(device).add(place)
+
+    def on_cpu(self, row: int) -> tuple[Block, int]:
+        """Return the block of a row of the table on the CPU, and its index there."""
+        return self._table_on(_CPU).at(row)
+
+    def _add_block_on_cpu(self) -> None:
+        with outside_inference_mode():  # A native meter may ask for it there.
+            self._table_on(_CPU).add_block()
+
+    def _table_on(self, device: torch.device) -> DeviceTable:
         table = self._tables.get(device)
         if table is None:
-            table = self._tables[device] = DeviceTable(device, histogram=self._histogram)
+            rows = self.native if device.type == "cpu" else None
+            table = DeviceTable(device, rows, histogram=self._histogram)
+            self._tables[device] = table
             # On the CPU reading several steps at once is cheaper; of a device each step is read one
             # step late, when its copies have arrived.
             self._behind = _UNREAD if all(one.type == "cpu" for one in self._tables) else 1
-        return table.add(place)
+        return table
+
+    def give_back(self) -> None:
+        """Give the memory to the next sinks: nobody measures into it any more."""
+        for table in self._tables.values():
+            table.give_back()
 
     def take(self, step: int) -> Unread:
         """Take what was measured in a step; nothing is changed before :meth:`start_again`."""

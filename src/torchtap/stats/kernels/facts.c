@@ -278,7 +278,39 @@ static PyObject *bind_facts(PyObject *unused, PyObject *of_parameters) {
     return none();
 }
 
+/* ------------------------------------------------------------- what a watch learns as it closes */
+
+/* Whether a module holds a child under a name. */
+static int holds(PyObject *parent, PyObject *name, PyObject *child) {
+    PyObject *module = PyWeakref_GetObject(parent);
+    if (!module || module == Py_None)
+        return 0;
+    PyObject *children = PyObject_GetAttr(module, n__modules);
+    PyObject *found = children && PyDict_Check(children) ? PyDict_GetItemWithError(children, name) : NULL;
+    int is = found && found == PyWeakref_GetObject(child);
+    Py_XDECREF(children);
+    return is;
+}
+
+/* are_kept(links: parent, name and child, the modules by weak references), as Places.are_kept. */
+static PyObject *are_kept(PyObject *unused, PyObject *links) {
+    PyObject *parent, *name, *child;
+    int are = 1;
+    (void)unused;
+    for (Py_ssize_t i = 0; are && i < PyList_Size(links); i++) {
+        if (!PyArg_ParseTuple(PyList_GetItem(links, i), "OOO", &parent, &name, &child))
+            return NULL;
+        are = holds(parent, name, child);
+    }
+    if (PyErr_Occurred())
+        return NULL;
+    PyObject *answer = are ? Py_True : Py_False;
+    Py_IncRef(answer);
+    return answer;
+}
+
 static PyMethodDef functions[] = {
+    {"are_kept", are_kept, METH_O, "are_kept(links) -> whether modules are where they were"},
     {"bind_facts", bind_facts, METH_O, "bind_facts(Parameter)"},
     {"read_modules", read_modules, METH_O,
      "read_modules(path -> module) -> (settings, elements of parameters) by path, or None"},

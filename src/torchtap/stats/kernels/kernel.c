@@ -910,16 +910,6 @@ typedef struct {
     int64_t rows, count, inner;
 } Slices;
 
-/* Where the tensors of one site are measured into. Made by Python (native.KernelArgs). */
-typedef struct {
-    int64_t row, histogram, sample; /* as in `accumulate` */
-    int64_t lists, owner;           /* where histograms go while they fit, and under which number */
-    int64_t sums, inner;            /* sums over samples of `inner` elements, or 0 */
-    int64_t num_samples;            /* where it is told how many were added */
-    int64_t last_list;              /* which one holds the histogram of the last tensor */
-    int64_t slices, num_slices;     /* Slices[num_slices]: dims along which slices are measured */
-} Aim;
-
 /* The lists, if the histogram of `numel` elements is sure to fit in there. */
 static Lists *with_room(Lists *lists, int64_t numel, int64_t sample) {
     int64_t counted = is_sampled(numel, sample) ? sample : numel;
@@ -1065,12 +1055,6 @@ static int64_t drain(const double *rows, int64_t *histograms, int64_t num_rows, 
     }
     return list.length;
 }
-
-/* A block of a table. Made by Python (native.TableBlocks), hence plain integers. */
-typedef struct {
-    int64_t rows, histograms, lists; /* double[num_rows][ROW]; int64_t[num_rows][BINS] or 0; Lists or 0 */
-    int64_t places, num_rows;        /* int64_t[num_rows]: where the row of each belongs in a step */
-} Measured;
 
 /* Histograms that are handed to Python, one after the other: where each ends, whose it is, counts of
    `count_size` bytes, bins, and whether each counts a sample. */
@@ -1429,7 +1413,7 @@ static PyMethodDef methods[] = {
     {"drain", (PyCFunction)(void (*)(void))py_drain, METH_FASTCALL,
      "drain(rows, histograms, num_rows, bins, counts, ends) -> length of the lists"},
     {"close_blocks", (PyCFunction)(void (*)(void))py_close_blocks, METH_FASTCALL,
-     "close_blocks(blocks, num_blocks, num_places, into): see native.TableBlocks"},
+     "close_blocks(blocks, num_blocks, num_places, into): see native.TableBlocks.close"},
     {"add_lists", (PyCFunction)(void (*)(void))py_add_lists, METH_FASTCALL,
      "add_lists(bins, counts, ends, addresses of histograms)"},
     {"agreement", torchtap_agreement, METH_VARARGS,
@@ -1452,8 +1436,8 @@ PyMODINIT_FUNC PyInit__kernel(void) {
     PyObject *module = PyModule_Create(&definition);
     if (module && (torchtap_add_calls(module) || torchtap_add_root(module) ||
                    torchtap_add_tables(module) || torchtap_add_facts(module) ||
-                   torchtap_add_saved(module) || torchtap_add_resting() ||
-                   torchtap_add_editing(module))) {
+                   torchtap_add_saved(module) || torchtap_add_rows(module) ||
+                   torchtap_add_resting() || torchtap_add_editing(module))) {
         Py_DecRef(module);
         return NULL;
     }

@@ -78,7 +78,7 @@ def available() -> bool:
 
 def closes_tables() -> bool:
     """Return whether the binary empties tables as a step closes: one that is older does not."""
-    return _available and hasattr(_kernel, "close_blocks")
+    return _available and hasattr(_kernel, "Table")
 
 
 def follows_models() -> bool:
@@ -119,6 +119,29 @@ def takes_saved(*parts: object) -> bool:
     if not takes_calls() or not hasattr(_kernel, "bind_saved"):
         return False
     return _kernel.bind_saved(_exchange, Tensor, torch.nn.Parameter, *parts)
+
+
+Begun = tuple[int, int, int, bytearray | None, int]
+"""Row of the table, dtype code, the list that holds the histogram of the last tensor, sums over
+samples (``float64``, ``None`` for none), and how many samples are in them."""
+
+
+def let_begin(clock: Any, rows: TableBlocks | None, sample: int) -> None:
+    """Let the meters of a native clock take rows for plain first tensors themselves.
+
+    Args:
+        clock: of the sink.
+        rows: of its table on the CPU.
+        sample: see :func:`accumulate`.
+    """
+    if rows is not None and hasattr(clock, "table"):
+        clock.table, clock.sample = rows.table, sample
+
+
+def begun_by(meter: object) -> Begun | None:
+    """Return what a meter has noted that began by itself, until it is aimed elsewhere."""
+    begun: Begun | None = getattr(meter, "begun", None)
+    return begun
 
 
 def new_clock(lock: object) -> _kernel.Clock:
@@ -207,14 +230,20 @@ class Listed(NamedTuple):
 
 
 class TableBlocks:
-    """Holds the addresses of the blocks of a table on the CPU, which :meth:`close` empties."""
+    """Holds the rows of a table on the CPU (``rows.c``): blocks, and whose rows they are.
 
-    __slots__ = ("_blocks", "_held", "_num_places")
+    Args:
+        new_block: has a block added, where there is no room for another row.
+        block_size: rows of a block.
 
-    def __init__(self) -> None:
-        self._blocks = array("q")
-        self._held: list[Any] = []
-        self._num_places = 0
+    Attributes:
+        table: gives rows out, also to native meters.
+    """
+
+    __slots__ = ("table",)
+
+    def __init__(self, new_block: Callable[[], object], block_size: int) -> None:
+        self.table = _kernel.Table(new_block, block_size)
 
     def add_block(
         self,
@@ -224,18 +253,15 @@ class TableBlocks:
     ) -> None:
         """Add a block of which no row is used yet."""
         places = np.zeros(len(rows), dtype=np.int64)
-        # The kernel has addresses alone, so this keeps the memory alive.
-        self._held.append((rows, histograms, lists, places))
         wanted = 0 if histograms is None else histograms.ctypes.data
         room = 0 if lists is None else lists.address
-        self._blocks.extend((rows.ctypes.data, wanted, room, places.ctypes.data, 0))
+        # The kernel has addresses alone, so the table keeps the memory alive.
+        memory = rows, histograms, lists, places
+        self.table.add_block(rows.ctypes.data, wanted, room, places.ctypes.data, memory)
 
-    def add_row(self, index: int, place: int) -> None:
-        """Use the rows of the last block up to one, for what is at this place of a step."""
-        # The last line makes the kernel read the row: an interrupt may come before each of them.
-        self._num_places = max(self._num_places, place + 1)
-        self._held[-1][3][index] = place
-        self._blocks[-1] = index + 1
+    def add_row(self, place: int) -> int:
+        """Use another row, for what is at this place of a step; return which of the table it is."""
+        return self.table.add_row(place)
 
     def close(self, into: list[Any]) -> None:
         """Append what was measured to a list, and begin again with blank rows and no histogram.
@@ -243,9 +269,8 @@ class TableBlocks:
         Nothing comes in between, no interrupt either. Where nothing was measured, as when it is
         called again, nothing is appended. :func:`read_closed` reads it.
         """
-        _kernel.close_blocks(
-            self._blocks.buffer_info()[0], len(self._blocks) // 5, self._num_places, into
-        )
+        table = self.table
+        _kernel.close_blocks(table.address, table.num_blocks, table.num_places, into)
 
 
 def read_closed(closed: list[Any]) -> tuple[NDArray[np.float64], list[Listed]]:
@@ -312,6 +337,10 @@ class KernelArgs:
     @sample.setter
     def sample(self, wanted: int) -> None:
         self._fields[2] = wanted
+
+    def go_on_after(self, last_list: int) -> None:
+        """Go on after a tensor whose histogram is in that list."""
+        self._fields[8] = last_list
 
     def sum_into(self, sums: Tensor | None, num_samples: array[int] | None) -> None:
         """Add samples to ``sums``, and their number to ``num_samples``, or do not any more."""

@@ -20,7 +20,7 @@
     name(values) name(_own_storages) name(_has_trained) name(blank_frame) name(tap) name(caller)   \
     name(thread) name(number) name(phase) name(foreign) name(first_node) name(first_view)          \
     name(inputs) name(views) name(new_foreign) name(is_own_memory) name(losses) name(expect_plain) \
-    name(step) name(__dict__)
+    name(step) name(__dict__) name(begin_training)
 #define DECLARE(name) static PyObject *n_##name;
 NAMES(DECLARE)
 
@@ -93,44 +93,56 @@ static int needs_no_pruning(PyObject *gradients) {
     return !leaves && tables + handles < most;
 }
 
-/* Whether the model is in training mode, and was before: see core.preserved.mode_of. */
-static int goes_on_training(PyObject *listener, PyObject *module) {
+/* Whether the model is in training mode: see core.preserved.mode_of. */
+static int is_training(PyObject *module) {
     PyObject *members = PyObject_GetAttr(module, n___dict__);
     PyObject *mode = members && PyDict_Check(members) ? PyDict_GetItemWithError(members, n_training) : NULL;
-    int goes_on = mode == Py_True;
     Py_XDECREF(members);
-    if (PyErr_Occurred())
-        return -1;
-    return goes_on ? is_attribute(listener, n__was_training, Py_True) : 0;
+    return PyErr_Occurred() ? -1 : mode == Py_True;
 }
 
-/* Whether the facts of training know of a forward in training mode, and nobody told of evaluation. */
-static int is_known_to_train(PyObject *listener) {
-    PyObject *facts = PyObject_GetAttr(listener, n_facts);
+/* Whether the program told that it evaluates. */
+static int is_told(PyObject *listener) {
     PyObject *evaluations = PyObject_GetAttr(listener, n_evaluations);
-    int known = facts && evaluations && number_of(facts, n__told_by) == in_training &&
-                !number_of(evaluations, n__num_told);
-    Py_XDECREF(facts);
+    int told = evaluations && number_of(evaluations, n__num_told);
     Py_XDECREF(evaluations);
-    return PyErr_Occurred() ? -1 : known;
+    return PyErr_Occurred() ? -1 : told;
 }
 
-/* Whether a call of the model is one of plain training, of which nothing is to be looked at first. */
-static int is_plain_entry(const Watched *watched, PyObject *leaving, PyObject *module,
-                          PyObject *gradients) {
-    PyObject *listener = watched->listener;
+/* Whether the facts of training know of a forward in training mode. */
+static int is_noted(PyObject *listener) {
+    PyObject *facts = PyObject_GetAttr(listener, n_facts);
+    int noted = facts && number_of(facts, n__told_by) == in_training;
+    Py_XDECREF(facts);
+    return PyErr_Occurred() ? -1 : noted;
+}
+
+/* Whether a call of the model is one of plain training. */
+static int is_plain_entry(const Watched *watched, PyObject *module, PyObject *gradients) {
     if (PySet_Size(watched->busy))
         return 0;
-    int plain = torchtap_has_trained(leaving);
-    plain = plain == 1 ? size_of(watched->running, n_stack) == 0 && !PyErr_Occurred() : plain;
+    int plain = size_of(watched->running, n_stack) == 0 && !PyErr_Occurred();
     plain = plain == 1 ? torchtap_is_of_plain_training() : plain;
     plain = plain == 1 ? is(PyObject_CallNoArgs(is_grad_enabled), Py_True) : plain;
-    plain = plain == 1 ? goes_on_training(listener, module) : plain;
-    plain = plain == 1 ? is_known_to_train(listener) : plain;
-    plain = plain == 1 ? is_held(listener) : plain;
+    plain = plain == 1 ? is_training(module) : plain;
+    plain = plain == 1 ? !is_told(watched->listener) : plain;
     plain = plain == 1 ? !is_imported(stages) : plain;
     plain = plain == 1 ? needs_no_pruning(gradients) : plain;
     return PyErr_Occurred() ? -1 : plain;
+}
+
+/* Has Python note that the model trains, unless it goes on to. */
+static int note_training(const Watched *watched, PyObject *leaving) {
+    PyObject *listener = watched->listener;
+    int goes_on = torchtap_has_trained(leaving);
+    goes_on = goes_on == 1 ? is_attribute(listener, n__was_training, Py_True) : goes_on;
+    goes_on = goes_on == 1 ? is_noted(listener) : goes_on;
+    goes_on = goes_on == 1 ? is_held(listener) : goes_on;
+    if (goes_on)
+        return goes_on < 0 ? -1 : 0;
+    PyObject *answer = PyObject_CallMethodObjArgs(listener, n_begin_training, watched->tap, NULL);
+    Py_XDECREF(answer);
+    return answer ? 0 : -1;
 }
 
 /* As Backwards.forget_failed, which is called where there is anything to forget. */
@@ -192,14 +204,14 @@ static PyObject *make_frame(const Watched *watched, PyObject *foreign) {
 static int enter_plain(const Watched *watched, PyObject *leaving, PyObject *const *arguments) {
     PyObject *listener = watched->listener, *stack = NULL, *frame = NULL;
     PyObject *gradients = PyObject_GetAttr(listener, n_gradients);
-    int plain = gradients ? is_plain_entry(watched, leaving, arguments[0], gradients) : -1;
+    int plain = gradients ? is_plain_entry(watched, arguments[0], gradients) : -1;
     if (plain == 1) {
         /* The memory of the caller: none where values are read at once. */
         PyObject *foreign = watched->borrows
                                 ? PySet_New(NULL)
                                 : PyObject_CallMethodObjArgs(listener, n_new_foreign, watched->tap,
                                                              arguments[1], arguments[2], NULL);
-        if (!foreign || note_entry(listener, gradients) ||
+        if (!foreign || note_training(watched, leaving) || note_entry(listener, gradients) ||
             !(frame = make_frame(watched, Py_NewRef(foreign))) ||
             !(stack = PyObject_GetAttr(watched->running, n_stack)) || PyList_Append(stack, frame))
             plain = -1;

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from torchtap.stats.histogram import NUM_BINS, SHIFT
-from torchtap.stats.statistics import (
+from torchtap.stats.rows import (
     LEAST_BIN,
     M2,
     MAX,

@@ -31,9 +31,25 @@ static PyObject *none(void) {
 
 /* ---------------------------------------------------------------------- OwnEntries of a table */
 
-/* Makes the entries of a table of which none is ours, with their first key. */
-static PyObject *new_entries(PyObject *table, PyObject *attributes, PyObject *keys) {
-    PyObject *own = PyObject_CallFunctionObjArgs(own_entries, table, NULL);
+/* Returns entries of a table that are kept for the next time, or new ones. They refer to it weakly,
+   and none but them is an object for Python's collector more each time. */
+static PyObject *kept_entries(PyObject *table, PyObject *kept) {
+    PyObject *key = PyLong_FromVoidPtr(table);
+    PyObject *own = key ? held(PyDict_GetItemWithError(kept, key)) : NULL;
+    int is_new = key && !PyErr_Occurred() && (!own || PyWeakref_GetObject(own) != table);
+    if (is_new) { /* Else the address may be that of another table now. */
+        Py_XDECREF(own);
+        own = PyObject_CallFunctionObjArgs(own_entries, table, NULL);
+        if (own && PyDict_SetItem(kept, key, own))
+            Py_CLEAR(own);
+    }
+    Py_XDECREF(key);
+    return own;
+}
+
+/* Gives a table of which no entry is ours the entries that stand on it, with their first key. */
+static PyObject *new_entries(PyObject *table, PyObject *attributes, PyObject *keys, PyObject *kept) {
+    PyObject *own = kept_entries(table, kept);
     if (own && (PyObject_SetAttr(own, n_keys, keys) || PyObject_SetAttr(own, n_resting, Py_None) ||
                 PyDict_SetItem(attributes, n___deepcopy__, own) ||
                 PyDict_SetItem(attributes, n___reduce_ex__, own)))
@@ -51,7 +67,7 @@ static int add_keys(PyObject *own, PyObject *more) {
 }
 
 /* Notes a key among the entries of a table, as OwnEntries.of, and returns them. */
-static PyObject *note_key(PyObject *table, PyObject *keys) {
+static PyObject *note_key(PyObject *table, PyObject *keys, PyObject *kept) {
     PyObject *attributes = PyObject_GenericGetDict(table, NULL), *own = NULL;
     if (!attributes)
         return NULL;
@@ -59,7 +75,7 @@ static PyObject *note_key(PyObject *table, PyObject *keys) {
     if (found && Py_TYPE(found) == (PyTypeObject *)own_entries)
         own = add_keys(found, keys) ? NULL : held(found);
     else if (!PyErr_Occurred())
-        own = new_entries(table, attributes, keys);
+        own = new_entries(table, attributes, keys, kept);
     Py_XDECREF(found);
     Py_DECREF(attributes);
     return own;
@@ -125,13 +141,16 @@ static int remove_entry(PyObject *own, PyObject *key) {
 typedef struct {
     PyObject_HEAD
     PyObject *key, *hooks, *notes; /* lists of entries: of tables of hooks, and of the others */
+    PyObject *kept;                /* entries by the addresses of their tables, for the next time */
 } Handles;
-#define HANDLES(do, op) do(op, Handles, key) do(op, Handles, hooks) do(op, Handles, notes)
+#define HANDLES(do, op)                                                                            \
+    do(op, Handles, key) do(op, Handles, hooks) do(op, Handles, notes) do(op, Handles, kept)
 LIFE(Handles, HANDLES)
 
-static PyObject *new_handles(PyObject *key) {
+static PyObject *new_handles(PyObject *key, PyObject *kept) {
     MAKE(Handles, handles_type)
     self->key = held(key);
+    self->kept = held(kept);
     self->hooks = PyList_New(0);
     self->notes = PyList_New(0);
     PyObject_GC_Track((PyObject *)self);
@@ -181,9 +200,10 @@ static PyType_Slot handles_slots[] = {
 /* ------------------------------------------------------------------------- hooks into their tables */
 
 /* Finds a table of a module, and notes the key among its entries, which `list` has. */
-static PyObject *open_table(PyObject *module, PyObject *name, PyObject *keys, PyObject *list) {
+static PyObject *open_table(PyObject *module, PyObject *name, PyObject *keys, PyObject *list,
+                            PyObject *kept) {
     PyObject *table = PyObject_GetAttr(module, name);
-    PyObject *own = table ? note_key(table, keys) : NULL;
+    PyObject *own = table ? note_key(table, keys, kept) : NULL;
     if (!own || PyList_Append(list, own))
         Py_CLEAR(table);
     Py_XDECREF(own);
@@ -191,7 +211,7 @@ static PyObject *open_table(PyObject *module, PyObject *name, PyObject *keys, Py
 }
 
 static int note(PyObject *module, PyObject *name, PyObject *keys, const Handles *handles) {
-    PyObject *table = open_table(module, name, keys, handles->notes);
+    PyObject *table = open_table(module, name, keys, handles->notes, handles->kept);
     int failed = !table || PyObject_SetItem(table, handles->key, Py_True);
     Py_XDECREF(table);
     return failed ? -1 : 0;
@@ -216,7 +236,7 @@ static int put_hook(PyObject *module, PyObject *hook, int is_pre, PyObject *keys
     if (with_kwargs < 0 || always < 0)
         return -1;
     PyObject *table = open_table(module, is_pre ? n__forward_pre_hooks : n__forward_hooks, keys,
-                                 handles->hooks);
+                                 handles->hooks, handles->kept);
     int failed = !table;
     if (!failed && with_kwargs)
         failed = note(module,
@@ -242,16 +262,16 @@ static int put_all(PyObject *rows, PyObject *key, const Handles *pre, const Hand
     return failed ? -1 : 0;
 }
 
-/* put_on(rows of (module, pre-hook or None, hook or None), key, pre_hooks, hooks), as
-   CallFollower.put_on for each row. Handles are put into both lists first: what was put on until an
+/* put_on(rows of (module, pre-hook or None, hook or None), key, pre_hooks, hooks, kept), as
+   CallFollower.put_on for each row. `kept` has the entries of last time. Handles are put into both lists first: what was put on until an
    exception came can be taken off. */
 static PyObject *put_on(PyObject *unused, PyObject *arguments) {
-    PyObject *rows, *key, *pre_hooks, *hooks;
+    PyObject *rows, *key, *pre_hooks, *hooks, *kept;
     (void)unused;
-    if (!PyArg_ParseTuple(arguments, "O!OO!O!:put_on", &PyList_Type, &rows, &key, &PyList_Type,
-                          &pre_hooks, &PyList_Type, &hooks))
+    if (!PyArg_ParseTuple(arguments, "O!OO!O!O!:put_on", &PyList_Type, &rows, &key, &PyList_Type,
+                          &pre_hooks, &PyList_Type, &hooks, &PyDict_Type, &kept))
         return NULL;
-    PyObject *pre = new_handles(key), *post = pre ? new_handles(key) : NULL;
+    PyObject *pre = new_handles(key, kept), *post = pre ? new_handles(key, kept) : NULL;
     int failed = !post || PyList_Append(pre_hooks, pre) || PyList_Append(hooks, post) ||
                  put_all(rows, key, (Handles *)pre, (Handles *)post);
     Py_XDECREF(pre);
@@ -272,7 +292,7 @@ static PyObject *bind_tables(PyObject *module, PyObject *arguments) {
 
 static PyMethodDef functions[] = {
     {"bind_tables", bind_tables, METH_VARARGS, "bind_tables(OwnEntries, put_by_role)"},
-    {"put_on", put_on, METH_VARARGS, "put_on(rows, key, pre_hooks, hooks): hooks of ours on modules"},
+    {"put_on", put_on, METH_VARARGS, "put_on(rows, key, pre_hooks, hooks, kept): hooks of ours on modules"},
     {NULL, NULL, 0, NULL},
 };
 
