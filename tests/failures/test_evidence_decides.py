@@ -98,7 +98,26 @@ class Net(nn.Module):
 net, x = Net(), torch.randn(2, 1, 8, 8)
 out = net(x)
 """
+SEGMENTS = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.tokens, self.segments = nn.Embedding(50, 4), nn.Embedding(2, 4)
+
+    def forward(self, x, part):
+        return self.tokens(x) + self.segments(x)
+
+net, x, part = Net(), torch.randint(10, 50, (2, 6)), torch.zeros(2, 6).long()
+out = net(x, part)
+"""
 NAMES_MEANT = [
+    (
+        SEGMENTS,
+        "part, int64[2, 6], is read nowhere in forward: if it is meant here, self.segments(part).",
+        "self.segments(x)",
+        "self.segments(part)",
+        "assert torch.equal(out, net.tokens(x) + net.segments(part))",
+    ),
     (
         ITEMS,
         "batch['text'], float32[4, 32], fits: if it is meant here, texts(batch['text']).",
@@ -263,6 +282,41 @@ PARTS = [
         "assert torch.allclose(out[:, 1:2], F.conv2d(x[:, 1:2], k), atol=1e-6)",
     ),
 ]
+JOINED = [
+    (
+        "labels, img = torch.rand(4, 3), torch.randn(4, 1, 6, 6)\n"
+        "out = torch.cat([img, labels], 1)",
+        "If labels has numbers for each sample, put them at each place: labels[:, :, None, None]"
+        ".expand(-1, -1, 6, 6).",
+        "labels]",
+        "labels[:, :, None, None].expand(-1, -1, 6, 6)]",
+        "assert torch.equal(out[2, 1:, 5, 5], labels[2])",
+    ),
+    (
+        "pictures = [torch.rand(3, 8, 8), torch.rand(1, 8, 8)]\nout = torch.stack(pictures)",
+        "some of them grey, give all three channels: .convert('RGB') where they are read, or "
+        "x.expand(3, -1, -1).",
+        "torch.stack(pictures)",
+        "torch.stack([x.expand(3, -1, -1) for x in pictures])",
+        "assert out.shape == (2, 3, 8, 8)",
+    ),
+    (
+        "e = torch.randn(10, 32)\nm, _ = e.max(1)\nout = e - m",
+        "keep what it takes away: e.max(1, keepdim=True).",
+        "e.max(1)",
+        "e.max(1, keepdim=True)",
+        "assert bool((out.amax(1) == 0).all())",
+    ),
+    (
+        "layer = nn.TransformerEncoderLayer(8, 2, batch_first=True)\n"
+        "net, x = nn.TransformerEncoder(layer, 1), torch.rand(4, 6, 8)\n"
+        "pad = torch.zeros(4, 6).bool()\npad[:, -1] = True\nout = net(x, pad)",
+        "hand it over as such, True where a key is padding: src_key_padding_mask=pad.",
+        "net(x, pad)",
+        "net(x, src_key_padding_mask=pad)",
+        "assert out.shape == (4, 6, 8)",
+    ),
+]
 MEANINGS = [
     (
         "probs = torch.softmax(torch.randn(4, 3), 1)\nout = F.one_hot(probs, 3)",
@@ -314,7 +368,9 @@ MEANINGS = [
 ]
 
 
-@pytest.mark.parametrize(NAMES, [*NAMES_MEANT, *DIMENSIONS_LOST, *PLACES, *PARTS, *MEANINGS])
+@pytest.mark.parametrize(
+    NAMES, [*NAMES_MEANT, *DIMENSIONS_LOST, *PLACES, *PARTS, *JOINED, *MEANINGS]
+)
 def test_the_way_that_the_evidence_points_to_is_first(
     source: str, way: str, old: str, new: str, meaning: str, tmp_path: Path
 ) -> None:
@@ -339,6 +395,12 @@ def test_the_way_that_the_evidence_points_to_is_first(
         ("out = torch.rand(4, 16).mean((2, 3))", "unsqueeze(0)"),
         # The channels stand behind the batch already.
         ("img = torch.rand(2, 3, 8, 8)\nout = img.permute(2, 0, 1)", "permute(0, 3, 1, 2)"),
+        # The same function is called with them in their order, too.
+        (
+            "def one(p, q):\n    return p @ q\n\ndef both(p, q):\n    return one(p, q) + one(q, p)"
+            "\n\nboth(torch.rand(3, 4), torch.rand(4, 5))",
+            "in the place of",
+        ),
         # Classes of one dimension are not one-hot.
         (
             "p, y = torch.randn(4, 3).argmax(1), torch.tensor([0, 1, 2, 0])\n"

@@ -86,6 +86,7 @@ _METHODS = frozenset(
 """Methods of tensors that say a shape, draw nothing, and write nothing."""
 _LAYERS: dict[type, Callable[..., Any]] = {
     nn.Linear: torch.nn.functional.linear,
+    nn.Embedding: torch.nn.functional.embedding,
     nn.Conv1d: torch.nn.functional.conv1d,
     nn.Conv2d: torch.nn.functional.conv2d,
     nn.Conv3d: torch.nn.functional.conv3d,
@@ -166,7 +167,7 @@ def _computed(node: ast.expr, frame: TracebackFrame) -> Any:
 def _of_layer(layer: Any, given: Tensor) -> Tensor:
     """Return what a layer makes of an input on meta, without the hooks of the layer."""
     options: tuple[Any, ...] = ()
-    if type(layer) is not nn.Linear:
+    if isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d):
         options = (None, layer.stride, layer.padding, layer.dilation, layer.groups)
     made: Tensor = _LAYERS[type(layer)](given, _on_meta(layer.weight), *options)
     return made

@@ -51,6 +51,8 @@ def _turned(scope: Scope, is_about: Callable[[tuple[str, str]], bool]) -> str:
     given = _names_given(scope, call)
     for name, other in given.items():
         if other != name and given.get(other) == name and is_about((name, other)):
+            if _is_called_in_order(call, turned_names={name: other, other: name}):
+                continue
             turned = _with_names(call, {name: other, other: name})
             return (
                 f"{shown_file(call.scope.file)}:{call.line} gives {other} in the place of {name}, "
@@ -84,6 +86,13 @@ def _names_in(text: str) -> list[ast.Name]:
     except (SyntaxError, ValueError):
         return []
     return [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
+
+
+def _is_called_in_order(call: Expression, turned_names: Mapping[str, str]) -> bool:
+    """Return whether the same function is called with the names in their order as well."""
+    text, tree = _with_names(call, turned_names), call.scope.tree
+    calls = (one for one in ast.walk(tree) if isinstance(one, ast.Call)) if tree is not None else ()
+    return any(ast.unparse(one) == text for one in calls)
 
 
 def _with_names(call: Expression, names: Mapping[str, str]) -> str:

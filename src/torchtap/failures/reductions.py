@@ -20,6 +20,7 @@ _PLACES = {
     **dict.fromkeys(("sum", "mean", "prod", "amax", "amin", "logsumexp", "std", "var"), 0),
     **dict.fromkeys(("nansum", "nanmean", "any", "all", "argmax", "argmin"), 0),
     **dict.fromkeys(("norm", "vector_norm"), 1),
+    **dict.fromkeys(("max", "min", "median"), 0),
 }
 """Reduction -> the place of ``dim`` among its arguments, behind the tensor."""
 _BY_ELEMENT = frozenset(
@@ -29,6 +30,8 @@ _BY_ELEMENT = frozenset(
     }
 )
 """Functions and methods whose result has the shape of the tensor, given numbers beside it."""
+_OF_PAIRS = frozenset({"max", "min", "median"})
+"""Reductions along a dimension that return the values and their indices."""
 _MOST_STEPS = 8
 
 
@@ -129,7 +132,9 @@ def _reduction(failure: Failure, operand: Operand) -> Expression | None:
     node = next((one for one in nodes if written(one, frame.file) == operand.text), None)
     one = None if node is None else Expression(node, scope_of(frame, failure.frames))
     for _ in range(_MOST_STEPS):
-        if one is None or one.path:
+        if one is None or (one.path and one.path not in ((0,), (1,))):
+            return None
+        if one.path and _name(one.node) not in _OF_PAIRS:
             return None
         if _reduced(one.node) is not None:
             return one
@@ -138,9 +143,18 @@ def _reduction(failure: Failure, operand: Operand) -> Expression | None:
     return None
 
 
+def _name(node: ast.AST) -> str:
+    """Return the name of the function or method that a call is of; empty of another expression."""
+    return str(getattr(getattr(node, "func", None), "attr", ""))
+
+
 def _inside(node: ast.expr) -> ast.expr | None:
     """Return the tensor of which an expression computes each element by itself."""
     match node:
+        case ast.Attribute(value=base, attr="values" | "indices") if _name(base) in _OF_PAIRS:
+            return base
+        case ast.Subscript(value=base, slice=ast.Constant(value=0 | 1)) if _name(base) in _OF_PAIRS:
+            return base
         case ast.Call(func=ast.Attribute(value=ast.Name("torch"), attr=attr), args=[base, *rest]):
             pass
         case ast.Call(func=ast.Attribute(value=base, attr=attr), args=rest):

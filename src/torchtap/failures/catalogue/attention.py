@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from torchtap.failures.failure import Failure
 from torchtap.failures.operands import bounds_of
 from torchtap.failures.parsed_source import grouped, written
 from torchtap.failures.situation_row import Situation, SituationRow
+from torchtap.failures.traceback_frame import TracebackFrame
 
 _FIRST = "batch_first"
 _BATCH_FIRST = (
@@ -50,18 +52,34 @@ def _as_padding(failure: Failure) -> str:
     """The argument for padding with a mask of it, as far as names and values tell."""
     mask = failure.operand("attn_mask")
     name, keyword, value = failure.name_of(mask), "key_padding_mask", mask.value
-    node = None if failure.user is None else failure.user.expression
-    if isinstance(node, ast.Call):
-        for one in node.keywords:
-            if one.arg is not None and failure.user is not None:
-                text = written(one.value, failure.user.file)
-                if one.arg.endswith("mask") and "padding" not in one.arg:
-                    keyword = one.arg.replace("attn_mask", "mask").replace("mask", keyword)
-                    name, value = text, failure.user.value_of(one.value)
-                    match one.value:
-                        case ast.Call(func=ast.Attribute(value=base, attr="bool"), args=[]):
-                            value = failure.user.value_of(base)
+    frame = failure.user
+    for argument, given, others in _masks_given(frame) if frame is not None else ():
+        if argument.endswith("mask") and "padding" not in argument and frame is not None:
+            prefix = argument.removesuffix("mask").removesuffix("attn_")
+            fitting = [one for one in others if one.endswith(f"{prefix}{keyword}")]
+            keyword = fitting[0] if fitting else f"{prefix}{keyword}"
+            name, value = written(given, frame.file), frame.value_of(given)
+            match given:
+                case ast.Call(func=ast.Attribute(value=base, attr="bool"), args=[]):
+                    value = frame.value_of(base)
+            break
     return f"{keyword}={_true_where_padded(name, value)}"
+
+
+def _masks_given(frame: TracebackFrame) -> Iterator[tuple[str, ast.expr, list[str]]]:
+    """Yield the arguments of a call by their names, beside the names of all that it takes."""
+    node = frame.expression
+    module = frame.value_of(node.func) if isinstance(node, ast.Call) else None
+    if not isinstance(node, ast.Call):
+        return
+    names: list[str] = []
+    if isinstance(module, nn.Module) and type(module).__module__.startswith("torch."):
+        names = list(inspect.signature(type(module).forward).parameters)[1:]
+    for name, one in zip(names, node.args, strict=False):
+        yield name, one, names
+    for keyword in node.keywords:
+        if keyword.arg is not None:
+            yield keyword.arg, keyword.value, names
 
 
 def _true_where_padded(name: str, value: Any) -> str:

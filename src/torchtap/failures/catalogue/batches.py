@@ -133,11 +133,15 @@ def _stacked(failure: Failure, wanted: list[int], given: list[int]) -> Mapping[s
     held = [] if frame is None or not is_named else frame.value_of(ast.Name(text, ast.Load()))
     sizes = [len(one) for one in held if isinstance(one, Tensor) and one.dim()] if is_rows else []
     is_last = len(sizes) > 2 and len(set(sizes[:-1])) == 1 and sizes[-1] < sizes[0]
+    is_pictures = len(wanted) == len(given) == 3 and {wanted[0], given[0]} <= {1, 3, 4}
+    sizes_of_two = [max(pair) for pair in zip(wanted, given, strict=False)]
     return {
         "joined": f"torch.cat({text})" if is_last else "",
-        "is_rows": padded if is_named else "",
-        "is_any": not is_named,
+        "is_rows": padded if is_named and not is_pictures else "",
+        "is_any": not is_named and not is_pictures,
         "is_other": not is_last,
+        "resized": str(tuple(sizes_of_two[1:])) if is_pictures and wanted[1:] != given[1:] else "",
+        "is_grey": is_pictures and {wanted[0], given[0]} == {1, 3},
     }
 
 
@@ -267,6 +271,16 @@ SITUATIONS: dict[str, Situation] = {
                 "is_rows",
                 "If each is one sample of a batch, fill all up to the longest, and mark what is "
                 "padding: {is_rows}.",
+            ),
+            (
+                "is_grey",
+                "If they are pictures, some of them grey, give all three channels: .convert('RGB') "
+                "where they are read, or x.expand(3, -1, -1).",
+            ),
+            (
+                "resized",
+                "If they are pictures, bring them to one size: F.interpolate(x[None], "
+                "size={resized})[0], or Resize({resized}) of torchvision where they are read.",
             ),
             (
                 "is_any",

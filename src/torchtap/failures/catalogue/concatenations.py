@@ -12,6 +12,7 @@ from torch import Tensor
 from torchtap.failures.derived_shapes import shaped_operands
 from torchtap.failures.failure import Failure
 from torchtap.failures.lost_dimensions import kept_dimension
+from torchtap.failures.operands import Operand
 from torchtap.failures.parsed_source import grouped, written
 from torchtap.failures.rearrangements import maps_of_one_size, samples_of_one_batch
 from torchtap.failures.situation_row import Situation, SituationRow
@@ -44,11 +45,13 @@ def _ways_to_concatenate(
     one, two = shapes
     differing = [at for at, (a, b) in enumerate(zip(one, two, strict=True)) if a != b]
     turned = list(_turned_channels(first, one, other, two)) if dim == 1 else []
-    maps = [] if turned or dim != 1 else list(maps_of_one_size(first, one, other, two))
+    is_sized = min([*one[2:], *two[2:], 2]) > 1  # A side of one is a step or a token, and no map.
+    is_of_maps = dim == 1 and is_sized and not turned
+    maps = list(maps_of_one_size(first, one, other, two)) if is_of_maps else []
     yield from (*turned, *maps)
     if dim == 0 and differing == [1] and len(one) == 3:
         yield _filled_up(first, one[1], other, two[1])
-    if len(differing) == 1 and not repeated and not maps:
+    if len(differing) == 1 and not maps:
         yield (
             f"If they are parts that follow each other in dimension {differing[0]}, concatenate "
             f"along it: dim={differing[0]}."
@@ -132,8 +135,10 @@ def _dims_given(failure: Failure, *dims: int) -> str:
     low = next((one for one in failure.tensors if one.value.dim() == min(dims)), None)
     high = next((one for one in failure.tensors if one.value.dim() == max(dims)), None)
     along = _dim_given(failure)
-    if low is None or high is None or along is None or max(dims) - min(dims) != 1:
+    if low is None or high is None or along is None:
         return ""
+    if max(dims) - min(dims) != 1:
+        return _at_each_place(failure, low, high)
     name, here, there = failure.name_of(low), list(low.value.shape), list(high.value.shape)
     along %= len(there)
     for is_repeated in (False, True):
@@ -151,6 +156,19 @@ def _dims_given(failure: Failure, *dims: int) -> str:
                 text = f"{grouped(name)}.unsqueeze({at}).expand({sizes})"
                 return f"If {name} goes with each of the {there[at]}, repeat it: {text}."
     return ""
+
+
+def _at_each_place(failure: Failure, low: Operand, high: Operand) -> str:
+    """Return how the numbers of each sample stand at each place of a map; empty if they do not."""
+    here, there = list(low.value.shape), list(high.value.shape)
+    if len(here) != 2 or len(there) < 3 or here[0] != there[0]:
+        return ""
+    ones, sizes = ", None" * (len(there) - 2), ", ".join(map(str, there[2:]))
+    name = failure.name_of(low)
+    return (
+        f"If {name} has numbers for each sample, put them at each place: {grouped(name)}[:, :"
+        f"{ones}].expand(-1, -1, {sizes})."
+    )
 
 
 def _dim_given(failure: Failure) -> int | None:

@@ -13,6 +13,7 @@ from torchtap.failures.assignments import assignments_of
 from torchtap.failures.failure import UNNAMED, Explanation, Failure
 from torchtap.failures.looped_states import is_one_of_several_dtypes
 from torchtap.failures.operands import Operand, bounds_of, dtype_text, dtype_word, operands_of
+from torchtap.failures.other_names import unread_value
 from torchtap.failures.parsed_source import grouped, replaced, written
 from torchtap.failures.situation_row import Situation, SituationRow, first_of
 from torchtap.failures.traceback_frame import MISSING
@@ -210,6 +211,7 @@ def _index(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     first = failure.origin(operand).module if is_embedding else None
     is_second = isinstance(first, nn.Embedding) and first is not failure.module
     return {
+        "meant": unread_value(failure, lambda one: dtype_text(one) in ("int32", "int64")),
         "is_embedding": is_embedding and not is_second,
         "first": failure.names.module(first) if is_second else "",
         "is_whole": not is_broken and not is_second,
@@ -490,7 +492,8 @@ SITUATIONS: dict[str, Situation] = {
             "Give each its own column of the indices, and put what they return together: "
             "torch.stack([one(x[:, at]) for at, one in enumerate(embeddings)], 1).",
         ),
-        ("is_whole", "Convert it: {name_it}.long()."),
+        ("meant", "{meant}"),
+        ("is_whole", "If it holds the numbers of rows, convert it: {name_it}.long()."),
         (
             "is_embedding",
             "Where the input is floats by nature, use nn.Linear in place of the embedding.",

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torchtap.failures.failure import Explanation, Failure
 from torchtap.failures.lost_dimensions import computed_from
 from torchtap.failures.operands import Operand, bounds_of
+from torchtap.failures.other_names import unread_value
 from torchtap.failures.parsed_source import grouped, written
 from torchtap.failures.situation_row import Situation, SituationRow
 from torchtap.failures.traceback_frame import TracebackFrame
@@ -51,6 +52,9 @@ def _ways_of_rows(
     """Yield the ways out of indices that a table of vectors does not have."""
     name, module = failure.name_of(operand), failure.module
     low = None if (bounds := bounds_of(operand.value)) is None else int(bounds[0])
+    meant = unread_value(failure, lambda one: _are_rows(one, rows))
+    if meant:
+        yield meant
     is_position = "pos" in name or "arange(" in f"{name} {failure.origin(operand).text}"
     if low is not None and low < 0:
         number, more = (rows, rows + 1) if rows else ("N", "N + 1")
@@ -90,6 +94,12 @@ def _ways_of_rows(
         )
     if not is_position:
         yield "If they are tokens, check the vocabulary of the tokenizer against that of the model."
+
+
+def _are_rows(value: Tensor, rows: int | None) -> bool:
+    """Return whether a tensor holds numbers of rows that a table has."""
+    span = None if value.is_floating_point() else bounds_of(value)
+    return span is not None and rows is not None and 0 <= span[0] <= span[1] < rows
 
 
 def _counted_elsewhere(failure: Failure, rows: int) -> Iterator[str]:
