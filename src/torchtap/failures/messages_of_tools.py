@@ -25,7 +25,7 @@ OBJECTS: dict[str, str] = {
     "shape of a sample": r"'(?P<kind>int)' object is not iterable",
     "sample without a gradient": r"$",
     "arguments that are missing": r"(?P<call>[\w.]+)\(\) missing (?P<count>\d+) required "
-    r"positional arguments?: (?P<names>.*)",
+    r"(positional|keyword-only) arguments?: (?P<names>.*)",
     "made with inputs": r"(?P<kind>\w+)\.__init__\(\) takes (from \d+ to )?(?P<wanted>\d+) "
     r"positional arguments? but (?P<given>\d+) were given",
     "more names than values": r"(?P<what>not enough|too many) values to unpack \(expected "

@@ -180,7 +180,9 @@ def other_layer(failure: Failure, fits: Callable[[nn.Module], bool]) -> str:
     """
     frame, module = failure.user, failure.module
     call = None if frame is None else frame.expression
-    is_again = frame is not None and frame.loop is None and bool(which_call(failure))
+    said = which_call(failure)
+    is_again = bool(said) and " 1st call" not in f" {said}"
+    is_again = is_again and frame is not None and frame.loop is None
     if frame is None or not is_again or not isinstance(call, ast.Call):
         return ""
     name, owner = written(call.func, frame.file), frame.module

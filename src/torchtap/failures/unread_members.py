@@ -34,7 +34,7 @@ def unread_layer(failure: Failure, told: Sequence[str]) -> str:
         call, owner = frame.expression, frame.module
         if not frame.is_user or owner is None or not _is_of_self(call):
             continue
-        unread = list(_unread_layers(owner))
+        unread = list(unread_layers(owner))
         if any(f"self.{name}" in way for name, _ in unread for way in told):
             return ""
         if unread and len(unread) < 3:
@@ -54,7 +54,7 @@ def _is_of_self(node: ast.AST | None) -> TypeGuard[ast.Call]:
     return isinstance(owner, ast.Name) and owner.id == "self"
 
 
-def _unread_layers(owner: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+def unread_layers(owner: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Yield the layers with parameters whose attribute no method of their module reads."""
     read: set[str] = set()
     for _, method in methods_of(type(owner)):

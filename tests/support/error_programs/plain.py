@@ -288,7 +288,7 @@ PROGRAMS = [
         batch = next(iter(DataLoader(Data(), batch_size=3)))
         """,
         "",
-        "Make a tensor of it: torch.tensor(y).",
+        "make one: torch.tensor(y)",
         (("y.float()", "torch.tensor(y).float()"),),
         (),
         "assert batch.tolist() == [1.0, 2.0, 3.0]",

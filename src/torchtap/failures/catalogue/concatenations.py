@@ -117,6 +117,19 @@ def _concatenation_dims(failure: Failure, found: re.Match[str]) -> Mapping[str, 
     }
 
 
+def _one_taken(name: str, there: list[int], here: list[int], at: int) -> str:
+    """Say how one is taken of a dimension that is all that differs; empty where more does."""
+    if [*there[:at], *there[at + 1 :]] != here:
+        return ""
+    if there[at] == 1:
+        return (
+            f"If the dimension of one of {name} is left over, take it away: "
+            f"{grouped(name)}.squeeze({at}). "
+        )
+    taken = f"{grouped(name)}[{':, ' * at}i]"
+    return f"If one of the {there[at]} in dimension {at} of {name} is meant, take it: {taken}. "
+
+
 def _dims_given(failure: Failure, *dims: int) -> str:
     """Return how the tensor with fewer dimensions can stand beside the other; empty if unknown."""
     low = next((one for one in failure.tensors if one.value.dim() == min(dims)), None)
@@ -133,9 +146,10 @@ def _dims_given(failure: Failure, *dims: int) -> str:
             new = [*here[:at], 1, *here[at:]]
             differs = [one for one in range(len(new)) if one != along and new[one] != there[one]]
             if not differs and not is_repeated:
+                longer = "" if at == 0 else _one_taken(failure.name_of(high), there, here, at)
                 return (
-                    f"If {name} is one more in dimension {along}, give it the dimension that it "
-                    f"lacks: {grouped(name)}.unsqueeze({at})."
+                    f"{longer}If {name} is one more in dimension {along}, give it the dimension "
+                    f"that it lacks: {grouped(name)}.unsqueeze({at})."
                 )
             if differs == [at] and is_repeated:
                 sizes = ", ".join(str(there[one]) if one == at else "-1" for one in range(len(new)))

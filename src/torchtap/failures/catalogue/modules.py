@@ -23,6 +23,7 @@ from torchtap.failures.parsed_source import function_tree, grouped, written
 from torchtap.failures.situation_row import Situation, SituationRow, first_of
 from torchtap.failures.traceback_frame import MISSING, TracebackFrame
 from torchtap.failures.uncalled_modules import made_with_inputs, way_to_call
+from torchtap.failures.unread_members import unread_layers
 
 _WRAPPERS = ("DistributedDataParallel", "DataParallel")
 
@@ -161,7 +162,12 @@ def _close_names(owner: Any, name: str) -> list[str]:
     own = {*vars(owner), *dir(type(owner)), *itertools.chain(*tables)}
     own -= set(dir(nn.Module)) | set(vars(nn.Module()))
     plain = re.sub(r"\d", "", name)
-    fitting = [one for one in own if one[:1] != "_" and re.sub(r"\d", "", one) != plain]
+    fitting = [
+        one
+        for one in own
+        if one.startswith("_") is name.startswith("_")
+        if re.sub(r"\d", "", one) != plain or sorted(one) == sorted(name)
+    ]
     general = [one for one in dir(nn.Module) if one[:1] != "_"]
     return _closest(name, sorted(fitting), cutoff=0.75) or _closest(name, general, cutoff=0.85)
 
@@ -234,7 +240,10 @@ def _ways_of_attribute(failure: Failure, owner: nn.Module, name: str) -> list[st
             "that needs it: assign it on every path."
         ]
     lost = _lost_in_init(owner, name)
-    return [lost or f"Assign self.{name} in __init__, before it is read."]
+    unread = [f"self.{key} ({type(one).__name__})" for key, one in unread_layers(owner)]
+    meant = [f"If {unread[0]}, which no method reads, is meant: read that."] if unread else []
+    meant = [] if lost or len(unread) > 1 else meant
+    return [*meant, lost or f"Assign self.{name} in __init__, before it is read."]
 
 
 def _default(owner: nn.Module, name: str) -> str:

@@ -278,7 +278,11 @@ SITUATIONS: dict[str, Situation] = {
             "{text} is a number ({kind}) and no tensor, and {asked} is of tensors.",
             ("is_plain_number", "It is a number already: leave .{asked} out."),
             ("is_plain_number", "If a tensor is needed there: torch.tensor({text})."),
-            ("is_no_plain_number", "Make a tensor of it: torch.tensor({text})."),
+            (
+                "is_no_plain_number",
+                "If {text} is to be a tensor of this number, make one: torch.tensor({text}); if "
+                "another value is meant, give that in its place.",
+            ),
             when="is_number",
         ),
         SituationRow(
