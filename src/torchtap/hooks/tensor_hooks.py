@@ -14,6 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from torchtap.core.site import Site
+from torchtap.hooks.hidden_handle import tables_lock
 from torchtap.hooks.tap import EditGradHook, GradHook
 
 
@@ -47,11 +48,12 @@ class TensorHooks:
 
     def join(self, hooks: Any, hook: GradHook) -> None:
         """Put a hook into a table that others made, which is remembered once, to clean it."""
-        # The table of a tensor that was hooked before may be known already: each is cleaned once.
-        if not any(isinstance(other, GradHook) and self._is_ours(other) for other in hooks):
-            self.tables.append(weakref.ref(hooks))
-        hooks[hook] = hook
-        put_gradient(hooks, hook)
+        with tables_lock:  # Another thread may take off those of another owner.
+            # The table of a tensor that was hooked before may be known already: each is cleaned once.
+            if not any(isinstance(other, GradHook) and self._is_ours(other) for other in hooks):
+                self.tables.append(weakref.ref(hooks))
+            hooks[hook] = hook
+            put_gradient(hooks, hook)
 
     def prune(self) -> None:
         """Forget the tables of tensors that were freed."""
@@ -59,11 +61,12 @@ class TensorHooks:
 
     def release(self) -> None:
         """Take every hook off, also those on tensors of graphs that are still alive."""
-        for table in self.tables:
+        for table in list(self.tables):
             hooks = table() or {}
-            for hook in list(hooks):
-                if isinstance(hook, GradHook) and self._is_ours(hook):
-                    del hooks[hook]
+            with tables_lock:
+                for hook in list(hooks):
+                    if isinstance(hook, GradHook) and self._is_ours(hook):
+                        del hooks[hook]
         self.tables.clear()
 
 

@@ -22,7 +22,8 @@ from torchtap.stats.kernels.device_table import Block
 from torchtap.stats.rows import BLANK_ROW, NUM_TENSORS, blank_rows
 
 _PLAIN = (Tensor, Parameter)
-_DTYPE_OF = {code: dtype for dtype, code in native.DTYPES.items()}
+DTYPE_OF = {code: dtype for dtype, code in native.DTYPES.items()}
+"""Dtypes by the codes of the kernel."""
 _LARGE = 1 << 21
 """Elements from which on several threads measure one tensor."""
 
@@ -226,7 +227,7 @@ class QuickMeter:
             strides: with which a tensor need not be contiguous.
             is_summed_in_order: whether contiguous ones can be summed.
         """
-        self._dtype, self._code = _DTYPE_OF[code], code
+        self._dtype, self._code = DTYPE_OF[code], code
         self._strides, self._is_summed_in_order = strides, is_summed_in_order
 
     def distrust(self) -> None:
@@ -271,7 +272,8 @@ class QuickMeter:
         threads = 1 if numel < _LARGE else torch.get_num_threads()
         # Backward of another device runs in other threads; the kernel writes into one row.
         with clock.lock:
-            if tensor.dtype is not self._dtype:  # Another thread brought another dtype meanwhile.
+            # Another thread brought another dtype meanwhile, or ended the step.
+            if tensor.dtype is not self._dtype or step != clock.step:
                 return False
             clock.has_measured = True
             self._measure(data, numel, self._code, self._address, threads)
@@ -347,15 +349,15 @@ class Meter:
         self.quick.aim(aim.address, self.quick.shape[1:] if sums else None)
         self.trust(tensor)
 
-    def go_on(self, begun: native.Begun, block: Block, index: int) -> torch.dtype:
-        """Go on where the native meter has begun by itself; return the dtype that it measures.
+    def go_on(self, begun: native.Begun, block: Block, index: int) -> None:
+        """Go on where the native meter has begun by itself.
 
         Args:
             begun: as :attr:`quick` has it.
             block: of its row.
             index: of the row in its block.
         """
-        _, code, last_list, sums, num_samples = begun
+        _, _, last_list, sums, num_samples = begun
         shape = self.quick.shape
         assert shape is not None  # It has measured a tensor.
         self.block, self.index = block, index
@@ -366,7 +368,6 @@ class Meter:
             self._sums = made
             aim.sum_into(made.total, made.num_samples)
         self.quick.aim(aim.address, None if sums is None else shape[1:])
-        return _DTYPE_OF[code]
 
     @property
     def sums(self) -> Sums | None:

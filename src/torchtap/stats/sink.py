@@ -23,7 +23,7 @@ from torchtap.stats.catalogue.results import Missing
 from torchtap.stats.chosen_statistics import ChosenStatistics, Wanted
 from torchtap.stats.kernels import native
 from torchtap.stats.kernels.device_table import Block, DeviceTables, Taken
-from torchtap.stats.meter import Meter, QuickMeter, Sums, is_plain, new_clock, new_quick_meter
+from torchtap.stats.meter import DTYPE_OF, Meter, QuickMeter, Sums, is_plain, new_clock, new_quick_meter
 from torchtap.stats.readable import (
     SAMPLE,
     accumulate,
@@ -309,9 +309,10 @@ class Stats:
             if meter.block is not None:  # Another thread began it meanwhile.
                 return False
             block, index = self._tables.add(_CPU, place)
-            meter.begin(block, index, tensor, sums=measured.site.port in self._sample_mean)
-            measured.dtype, measured.shape = dtype_name(tensor), meter.shape
+            # First: an interrupt in between would leave a meter whose values nobody reads.
+            measured.dtype, measured.shape = dtype_name(tensor), tuple(tensor.shape)
             measured.itemsize = tensor.element_size()
+            meter.begin(block, index, tensor, sums=measured.site.port in self._sample_mean)
         return True
 
     def _learn(self, place: int) -> None:
@@ -321,10 +322,11 @@ class Stats:
             if begun is None:
                 return
             meter = self._meter_at(place)
-            dtype = meter.go_on(begun, *self._tables.on_cpu(begun[0]))
-            measured = self.series.measured[place]
+            # First: once the meter is aimed elsewhere, it has nothing to be learned.
+            measured, dtype = self.series.measured[place], DTYPE_OF[begun[1]]
             measured.dtype, measured.itemsize = native.NAMES[dtype], dtype.itemsize
             measured.shape = None if meter.quick.varies else meter.shape
+            meter.go_on(begun, *self._tables.on_cpu(begun[0]))
 
     def _learn_all(self) -> None:
         for place in range(len(self._quick)):
@@ -441,10 +443,14 @@ class Stats:
 
     def __del__(self) -> None:
         clock = getattr(self, "_clock", None)
-        # Without a clock it was refused. What was measured and not taken stays in its rows.
-        if clock is not None and not clock.has_measured:
-            clock.step = _NO_STEP  # Meters that hooks on a graph still hold measure nothing.
-            self._tables.give_back()
+        if clock is None:  # It was refused.
+            return
+        clock.step = _NO_STEP  # Meters that hooks on a graph still hold measure nothing.
+        # Who holds the lock still measures: then the memory goes with the meter.
+        if clock.lock.acquire(blocking=False):
+            if not clock.has_measured:  # What was measured and not taken stays in its rows.
+                self._tables.give_back()
+            clock.lock.release()
 
     def __repr__(self) -> str:
         sites, steps = len(self.series.sites), len(self.series.steps)

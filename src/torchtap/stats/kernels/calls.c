@@ -86,6 +86,15 @@ static PyObject *ask(PyObject *function, PyObject *of) {
     return PyObject_CallFunctionObjArgs(function, of, NULL);
 }
 
+/* Clears an exception that Python meets again as it takes what was not taken here; -1 where it is an
+   interrupt or an exit, which nobody meets again. */
+static int forgive(void) {
+    if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception))
+        return -1;
+    PyErr_Clear();
+    return 0;
+}
+
 static int64_t version_of(PyObject *tensor) {
     PyObject *version = PyObject_GetAttr(tensor, n__version);
     int64_t value = version ? PyLong_AsLongLong(version) : -1;
@@ -287,7 +296,8 @@ static int is_repeated(Meter *self, const DLTensor *tensor, int64_t numel, const
 }
 
 /* Runs the kernel while the lock is held; 0 where the meter fits no longer. */
-static int run_kernel(Meter *self, const DLTensor *tensor, int64_t numel, const Meter *same) {
+static int run_kernel(Meter *self, const DLTensor *tensor, int64_t numel, int64_t step,
+                      const Meter *same) {
     Clock *clock = (Clock *)self->clock;
     int64_t threads = 1;
     if (numel >= LARGE) {
@@ -299,8 +309,9 @@ static int run_kernel(Meter *self, const DLTensor *tensor, int64_t numel, const 
     if (!answer)
         return -1;
     Py_DECREF(answer);
-    /* Another thread may have brought another dtype meanwhile. */
-    int fits = self->code >= 0 && !memcmp(&tensor->dtype, DTYPES + self->code, sizeof tensor->dtype);
+    /* Another thread may have brought another dtype meanwhile, or ended the step. */
+    int fits = step == clock->step && self->code >= 0 &&
+               !memcmp(&tensor->dtype, DTYPES + self->code, sizeof tensor->dtype);
     if (fits) {
         clock->has_measured = 1;
         const char *data = (const char *)tensor->data + tensor->byte_offset;
@@ -399,35 +410,39 @@ static int begin_here(Meter *self, PyObject *object) {
         return 0;
     Py_DECREF(answer);
     int has_begun = take_row(self, &tensor, numel, code);
+    PyObject *type, *error, *trace; /* No function may be called while there is an exception. */
+    PyErr_Fetch(&type, &error, &trace);
     answer = PyObject_CallNoArgs(clock->release);
     Py_XDECREF(answer);
+    if (answer || type)
+        PyErr_Restore(type, error, trace);
     return has_begun;
 }
 
-/* Whether a meter is ready, which its first tensor makes it. Clears exceptions: the sink, which is
-   given what is not measured here, meets them again. */
+/* Whether a meter is ready, which its first tensor makes it; -1 where an interrupt came. The sink, which
+   is given what is not measured here, meets other exceptions again. */
 static int is_ready(Meter *self, PyObject *tensor) {
     PyObject *begin = ((Clock *)self->clock)->begin;
     if (self->code < 0 && !self->has_begun && self->place >= 0 && begin && begin != Py_None) {
         self->has_begun = 1;
         int is_here = begin_here(self, tensor);
-        PyErr_Clear();
+        if (forgive())
+            return -1;
         PyObject *answer =
             is_here ? NULL : PyObject_CallFunction(begin, "LO", self->place, tensor);
         Py_XDECREF(answer);
-        PyErr_Clear();
+        if (forgive())
+            return -1;
     }
     return self->code >= 0;
 }
 
-/* Measures a tensor: 1, or 0 where that takes more care, or -1 with an exception. `same`: the meter
-   that has just measured it, or NULL. */
-static int measure(Meter *self, PyObject *object, int64_t step, const Meter *same) {
+static int measure_held(Meter *self, PyObject *object, int64_t step, const Meter *same) {
     DLTensor tensor;
     int64_t numel;
-    if (step != ((Clock *)self->clock)->step || !is_ready(self, object) ||
-        !can_read(self, object, &tensor, &numel))
-        return 0;
+    int ready = is_ready(self, object);
+    if (ready < 1 || !can_read(self, object, &tensor, &numel))
+        return ready < 0 ? -1 : 0;
     if (!equal(&self->known, tensor.shape, tensor.ndim, 0)) {
         if (self->sample.ndim != NO_SHAPE && !has_same_samples(&self->sample, &tensor))
             return 0;
@@ -435,7 +450,18 @@ static int measure(Meter *self, PyObject *object, int64_t step, const Meter *sam
         memcpy(self->known.sizes, tensor.shape, sizeof(int64_t) * (size_t)tensor.ndim);
         self->varies = 1;
     }
-    return run_kernel(self, &tensor, numel, same);
+    return run_kernel(self, &tensor, numel, step, same);
+}
+
+/* Measures a tensor: 1, or 0 where that takes more care, or -1 with an exception. `same`: the meter
+   that has just measured it, or NULL. Other threads run meanwhile, so the meter is held. */
+static int measure(Meter *self, PyObject *object, int64_t step, const Meter *same) {
+    if (!self->clock || step != ((Clock *)self->clock)->step)
+        return 0;
+    Py_INCREF((PyObject *)self);
+    int could = measure_held(self, object, step, same);
+    Py_DECREF((PyObject *)self);
+    return could;
 }
 
 static PyObject *meter_call(PyObject *op, PyObject *arguments, PyObject *keywords) {
@@ -511,8 +537,8 @@ static PyType_Slot state_slots[] = {
 };
 
 static int measure_at(State *state, PyObject *tensor, int64_t step) {
-    return Py_TYPE(state->meter) == meter_type ? measure((Meter *)state->meter, tensor, step, NULL)
-                                               : 0;
+    PyObject *meter = state->meter;
+    return meter && Py_TYPE(meter) == meter_type ? measure((Meter *)meter, tensor, step, NULL) : 0;
 }
 
 /* --------------------------------------------------------------------------------------- Gradients */
@@ -588,8 +614,7 @@ static int copies_values(const State *state) {
     return state->meter == no_meter && state->copies == Py_True;
 }
 
-/* Copies a tensor, as core.inference_mode.normal_copy: NULL where Python has to. Clears exceptions:
-   Python meets them again. */
+/* Copies a tensor, as core.inference_mode.normal_copy: NULL where Python has to, or with an interrupt. */
 static PyObject *copy_of(PyObject *tensor) {
     DLTensor unused;
     PyObject *copied = NULL, *alias = exchange->look(tensor, &unused) ? NULL : ask(detach, tensor);
@@ -597,7 +622,8 @@ static PyObject *copy_of(PyObject *tensor) {
         is_true(PyObject_CallMethodObjArgs(copied, n_is_inference, NULL)))
         Py_CLEAR(copied);
     Py_XDECREF(alias);
-    PyErr_Clear();
+    if (forgive())
+        Py_CLEAR(copied);
     return copied;
 }
 
@@ -657,7 +683,7 @@ static int keep_gradient(Gradients *self, State *state, PyObject *step, PyObject
     int copies = copies_values(state), given = number ? has_given(self) : -1;
     int64_t version = UNVERSIONED;
     if (!given && copies && !(kept = copy_of(gradient)))
-        given = 1; /* Python takes it too. */
+        given = PyErr_Occurred() ? -1 : 1; /* Python takes it too. */
     else if (!given && !copies && (version = version_of(gradient)) < 0)
         given = -1;
     if (given) {
@@ -1252,23 +1278,22 @@ static int watch_out(const Leaving *self, PyObject *alias, const DLTensor *tenso
     return failed ? -1 : 0;
 }
 
-/* Copies the first output of a site, as CopyPolicy.keep_first: NULL where Python has to decide, and
-   then nothing was noted. Clears exceptions: Python meets them again. `is_own`: it is known that the
-   output lies in nobody else's memory. */
+/* Copies the first output of a site, as CopyPolicy.keep_first: NULL where Python has to decide, or with
+   an interrupt, and then nothing was noted. `is_own`: it is known that the output lies in nobody else's
+   memory. */
 static PyObject *copy_first(const Leaving *self, PyObject *output, int of_view, int is_own) {
     DLTensor tensor;
     PyObject *copied = NULL;
     if (!self->policy || exchange->look(output, &tensor) ||
-        (!is_own && may_be_foreign(output, of_view, self->running))) {
-        PyErr_Clear();
-        return NULL;
-    }
+        (!is_own && may_be_foreign(output, of_view, self->running)))
+        return forgive(), NULL;
     PyObject *alias = ask(detach, output);
     copied = alias ? PyObject_CallMethodObjArgs(alias, n_clone, NULL) : NULL;
     if (copied && watch_out(self, alias, &tensor))
         Py_CLEAR(copied);
     Py_XDECREF(alias);
-    PyErr_Clear();
+    if (forgive())
+        Py_CLEAR(copied);
     return copied;
 }
 
@@ -1300,8 +1325,8 @@ static int take_output(Leaving *self, PyObject *output, PyObject *node, PyObject
     int copies = state && copies_values(state);
     if (plain == 1 && state && (copies || state->copies == Py_None)) {
         copied = copies ? copy_of(output) : copy_first(self, output, of_view, number != NULL);
-        plain = copied != NULL;
-        state->seen |= plain;
+        plain = copied ? 1 : PyErr_Occurred() ? -1 : 0;
+        state->seen |= plain == 1;
     } else if (plain == 1 && state && !keeps) {
         plain = measure_at(state, output, PyLong_AsLongLong(step));
         state->seen |= plain == 1;
@@ -1544,17 +1569,26 @@ static PyObject *graph_part_new(PyTypeObject *type, PyObject *arguments, PyObjec
     return (PyObject *)self;
 }
 
-static void graph_part_free(PyObject *op) {
+/* From now on no ticket leads to the part. The collector has it done before it clears anything that the
+   part refers to, while graphs of other threads still have the ticket. */
+static void graph_part_finalize(PyObject *op) {
     GraphPart *self = (GraphPart *)op;
-    graph_parts[self->number] = NULL;
+    if (graph_parts[self->number] == self)
+        graph_parts[self->number] = NULL;
     if (self->shown_at && *self->shown_at == self)
         *self->shown_at = NULL;
+    self->shown_at = NULL;
+}
+
+static void graph_part_free(PyObject *op) {
+    graph_part_finalize(op);
     GraphPart_dealloc(op);
 }
 
 static PyType_Slot graph_part_slots[] = {
     {Py_tp_new, graph_part_new},         {Py_tp_traverse, GraphPart_traverse},
-    {Py_tp_clear, GraphPart_clear},      {Py_tp_dealloc, graph_part_free}, {0, NULL},
+    {Py_tp_clear, GraphPart_clear},      {Py_tp_dealloc, graph_part_free},
+    {Py_tp_finalize, graph_part_finalize}, {0, NULL},
 };
 
 /* What a graph hands over besides the value. */
@@ -1603,18 +1637,31 @@ static void set(PyObject **member, PyObject *value) {
     Py_XDECREF(before);
 }
 
-/* The states of what is handed over; NULL where one is not known yet. A tap never changes them, and
-   a graph gives the same names, which are the same objects, each time. */
-static Known *known_of(GraphPart *part, const Handed *handed) {
-    Known *known = part->known + handed->is_gradient;
-    if (known->state && known->port == handed->port && known->leaf == handed->leaf &&
-        (known->awaited || !handed->awaits))
-        return known;
-    set(&known->port, held(handed->port));
-    set(&known->leaf, held(handed->leaf));
-    set(&known->state, state_at(part, handed->port, handed->leaf));
-    set(&known->awaited, handed->awaits ? state_at(part, n_grad_output, handed->leaf) : NULL);
-    return known->state && (known->awaited || !handed->awaits) ? known : NULL;
+static int has_states(const Known *known, const Handed *handed) {
+    return known->state && (known->awaited || !handed->awaits);
+}
+
+static void drop(const Known *known) {
+    Py_XDECREF(known->port);
+    Py_XDECREF(known->leaf);
+    Py_XDECREF(known->state);
+    Py_XDECREF(known->awaited);
+}
+
+/* The states of what is handed over, held, where they are known yet. A tap never changes them, and a
+   graph gives the same names, which are the same objects, each time. Threads that run one graph come
+   here at once: the part's own are replaced together. */
+static Known known_of(GraphPart *part, const Handed *handed) {
+    Known *kept = part->known + handed->is_gradient, before = {0};
+    if (kept->port != handed->port || kept->leaf != handed->leaf || !has_states(kept, handed)) {
+        PyObject *state = state_at(part, handed->port, handed->leaf);
+        PyObject *awaited = handed->awaits ? state_at(part, n_grad_output, handed->leaf) : NULL;
+        before = *kept;
+        *kept = (Known){held(handed->port), held(handed->leaf), state, awaited};
+    }
+    Known known = {NULL, NULL, held(kept->state), held(kept->awaited)};
+    drop(&before);
+    return known;
 }
 
 static int is_set(PyObject *object, PyObject *name) {
@@ -1646,6 +1693,7 @@ static int is_training(const GraphPart *part) {
     Steps *steps = (Steps *)part->steps;
     if (steps->of_graphs == steps->current)
         return 1;
+    long long current = steps->current; /* Another thread may begin a step meanwhile. */
     PyObject *step = PyObject_GetAttr(part->listener, n_step);
     long long number = step ? PyLong_AsLongLong(step) : -1;
     Py_XDECREF(step);
@@ -1653,7 +1701,7 @@ static int is_training(const GraphPart *part) {
         !is_set(part->listener, n__has_trained))
         return 0;
     steps->number = number;
-    steps->of_graphs = steps->current;
+    steps->of_graphs = current;
     return 1;
 }
 
@@ -1663,27 +1711,39 @@ static int is_in_graph(GraphPart *part) {
     return part->is_in_graph;
 }
 
-/* Takes a value for one part: 1, or 0 where nothing was noted and Python has to. Clears exceptions of
-   questions: Python asks again. While nothing is recorded, nothing is to be done. */
-static int take_plain(GraphPart *part, PyObject *value, const Handed *handed, const Meter **same) {
+/* Measures a value whose states are known. */
+static int take_known(const GraphPart *part, PyObject *value, const Handed *handed,
+                      const Known *known, PyObject **same) {
+    State *state = (State *)known->state;
+    PyObject *meter = held(state->meter);
+    int could = meter && Py_TYPE(meter) == meter_type
+                    ? measure((Meter *)meter, value, ((Steps *)part->steps)->number,
+                              (const Meter *)*same)
+                    : 0;
+    if (could == 1) {
+        set(same, held(meter));
+        state->seen = 1;
+        state->received += handed->is_gradient;
+        if (handed->awaits)
+            ((State *)known->awaited)->expected++;
+    }
+    Py_XDECREF(meter);
+    return could;
+}
+
+/* Takes a value for one part: 1, or 0 where nothing was noted and Python has to, which asks again where
+   a question raised. While nothing is recorded, nothing is to be done. `same`: the meter that has just
+   measured the value, held. */
+static int take_plain(GraphPart *part, PyObject *value, const Handed *handed, PyObject **same) {
     int recording = is_true(PyObject_GetAttr(part->listener, n_recording));
     if (recording < 1)
         return !recording;
     if (!is_training(part) || !is_in_graph(part) || (!handed->is_gradient && !is_of_forward(part)))
         return 0;
-    const Known *known = known_of(part, handed);
-    State *state = known ? (State *)known->state : NULL;
-    if (!state || Py_TYPE(state->meter) != meter_type)
-        return 0;
-    int could = measure((Meter *)state->meter, value, ((Steps *)part->steps)->number, *same);
-    if (could < 1)
-        return could;
-    *same = (const Meter *)state->meter;
-    state->seen = 1;
-    state->received += handed->is_gradient;
-    if (handed->awaits)
-        ((State *)known->awaited)->expected++;
-    return 1;
+    Known known = known_of(part, handed);
+    int could = has_states(&known, handed) ? take_known(part, value, handed, &known, same) : 0;
+    drop(&known);
+    return could;
 }
 
 /* Reads what is handed over; 0 where it is not plain. */
@@ -1700,6 +1760,24 @@ static int read_handed(PyObject *const *arguments, Handed *handed) {
     return handed->awaits || !PyUnicode_GetLength(note);
 }
 
+/* Hands a value over to the owner of one ticket: natively, or by Python. */
+static int hand_to(PyObject *ticket, PyObject *by_python, PyObject *const *own, const Handed *handed,
+                   PyObject **same) {
+    GraphPart *part = handed ? part_of(ticket) : NULL;
+    Py_XINCREF((PyObject *)part);
+    int could = part ? take_plain(part, own[0], handed, same) : 0;
+    Py_XDECREF((PyObject *)part);
+    if (could < 0 || forgive())
+        return -1;
+    if (could)
+        return 0;
+    PyObject *answer = PyObject_CallFunctionObjArgs(by_python, own[0], ticket, own[2], own[3], own[4],
+                                                    own[5], NULL);
+    Py_XDECREF(answer);
+    set(same, NULL); /* Python may have measured something else. */
+    return answer ? 0 : -1;
+}
+
 /* hand_over_known(by Python, value, tickets, port, leaf, note, trains), as capture.compiled.hand_over: a
    value of a compiled graph, for the owners of all tickets. `by Python` is for one ticket. */
 static PyObject *hand_over_known(PyObject *module, PyObject *const *arguments, Py_ssize_t given) {
@@ -1709,28 +1787,14 @@ static PyObject *hand_over_known(PyObject *module, PyObject *const *arguments, P
         return NULL;
     }
     Handed handed = {0};
-    const Meter *same = NULL;
     PyObject *const *own = arguments + 1;
-    int is_plain = read_handed(own, &handed);
-    for (Py_ssize_t i = 0; i < PyTuple_Size(own[1]); i++) {
-        PyObject *ticket = PyTuple_GetItem(own[1], i);
-        GraphPart *part = is_plain ? part_of(ticket) : NULL;
-        Py_XINCREF((PyObject *)part);
-        int could = part ? take_plain(part, own[0], &handed, &same) : 0;
-        Py_XDECREF((PyObject *)part);
-        if (could < 0)
-            return NULL;
-        PyErr_Clear();
-        if (could)
-            continue;
-        PyObject *answer = PyObject_CallFunctionObjArgs(arguments[0], own[0], ticket, own[2],
-                                                        own[3], own[4], own[5], NULL);
-        if (!answer)
-            return NULL;
-        Py_DECREF(answer);
-        same = NULL; /* Python may have measured something else. */
-    }
-    return none();
+    PyObject *same = NULL;
+    int is_plain = read_handed(own, &handed), failed = 0;
+    for (Py_ssize_t i = 0; !failed && i < PyTuple_Size(own[1]); i++)
+        failed = hand_to(PyTuple_GetItem(own[1], i), arguments[0], own, is_plain ? &handed : NULL,
+                         &same);
+    Py_XDECREF(same);
+    return failed ? NULL : none();
 }
 
 /* -------------------------------------------------------------------------------- the Python door */

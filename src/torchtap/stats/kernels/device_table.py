@@ -151,6 +151,8 @@ class DeviceTable:
         block = _spare_block(self.device, histogram=self._histogram)
         if block is None:
             block = Block(self.device, histogram=self._histogram)
+        if self._native is not None:  # An interrupt may have left a block that it was not told of.
+            del self._blocks[self._native.table.num_blocks :]
         self._blocks.append(block)
         if self._native is not None and block.host is not None:
             full = None if block.histograms is None else block.histograms.numpy()

@@ -82,6 +82,10 @@ LIFE(Editing, EDITING)
 static PyObject *editing_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
     PyObject *given[9];
     (void)keywords;
+    if (!forward) {
+        PyErr_SetString(PyExc_RuntimeError, "bind_edits comes first");
+        return NULL;
+    }
     if (!PyArg_ParseTuple(arguments, "OOOOOOOOO:Editing", given, given + 1, given + 2, given + 3,
                           given + 4, given + 5, given + 6, given + 7, given + 8))
         return NULL;

@@ -285,10 +285,12 @@ static int holds(PyObject *parent, PyObject *name, PyObject *child) {
     PyObject *module = PyWeakref_GetObject(parent);
     if (!module || module == Py_None)
         return 0;
+    Py_IncRef(module); /* A weak reference does not. */
     PyObject *children = PyObject_GetAttr(module, n__modules);
     PyObject *found = children && PyDict_Check(children) ? PyDict_GetItemWithError(children, name) : NULL;
     int is = found && found == PyWeakref_GetObject(child);
     Py_XDECREF(children);
+    Py_DecRef(module);
     return is;
 }
 

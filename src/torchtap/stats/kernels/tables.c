@@ -159,19 +159,27 @@ static PyObject *new_handles(PyObject *key, PyObject *kept) {
     return (PyObject *)self;
 }
 
-static PyObject *handles_remove(PyObject *op, PyObject *unused) {
-    Handles *self = (Handles *)op;
-    PyObject *lists[] = {self->hooks, self->notes};
+/* Takes entries away. Where an interrupt comes, those that are left stay in the list. */
+static int remove_all(PyObject *entries, PyObject *key) {
+    PyObject *type, *error, *trace;
+    Py_ssize_t at = 0;
     int failed = 0;
-    (void)unused;
-    self->hooks = PyList_New(0);
-    self->notes = PyList_New(0);
-    for (int i = 0; i < 2; i++) {
-        for (Py_ssize_t at = 0; lists[i] && !failed && at < PyList_Size(lists[i]); at++)
-            failed = remove_entry(PyList_GetItem(lists[i], at), self->key);
-        Py_XDECREF(lists[i]);
+    while (!failed && at < PyList_Size(entries)) {
+        PyObject *own = held(PyList_GetItem(entries, at));
+        failed = remove_entry(own, key);
+        at += !failed;
+        Py_DECREF(own);
     }
-    return failed ? NULL : none();
+    PyErr_Fetch(&type, &error, &trace);
+    PyList_SetSlice(entries, 0, at, NULL);
+    PyErr_Restore(type, error, trace);
+    return failed;
+}
+
+static PyObject *handles_remove(PyObject *op, PyObject *unused) {
+    const Handles *self = (const Handles *)op;
+    (void)unused;
+    return remove_all(self->hooks, self->key) || remove_all(self->notes, self->key) ? NULL : none();
 }
 
 static PyObject *handles_rest(PyObject *op, PyObject *unused) {
