@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import torchtap as tt
 from torchtap.core.tensors import storage_id
-from torchtap.hooks.backwards import given_storages
+from torchtap.hooks.backwards import Backwards, given_storages
 from torchtap.testing import Net
 
 
@@ -174,3 +174,25 @@ def test_gradients_handed_in_are_found_from_threads_of_the_engine() -> None:
     y.backward(buffer)
     assert found == [{storage_id(buffer)}]
     assert given_storages() == set()
+
+
+def test_another_thread_may_begin_a_step_while_a_backward_runs_inside_another() -> None:
+    backwards, numbers = Backwards(), []
+    inner = torch.ones(2, requires_grad=True)
+
+    def run_another(grad: Tensor) -> None:
+        numbers.append(backwards.number())
+        other = threading.Thread(target=backwards.restart)
+        other.start()
+        other.join()
+        with torch.enable_grad():
+            found = inner * 2
+            found.register_hook(lambda grad: numbers.append(backwards.number()))
+            found.sum().backward()
+
+    outer = torch.ones(2, requires_grad=True) * 3
+    outer.register_hook(run_another)
+    outer.sum().backward()
+    assert numbers == [0, 0]
+    assert inner.grad is not None
+    assert inner.grad.tolist() == [2, 2]

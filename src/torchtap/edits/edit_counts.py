@@ -24,13 +24,13 @@ class EditCounts:
 
     def add(self, state: SiteState, call: int, has_replaced: bool) -> None:
         """Count that the function was asked at a site."""
-        reached = self.reached.get(state)
-        if reached is None:
-            reached = self.reached[state] = Counter()
-            self.fired[state] = Counter()
+        if state not in self.reached:
+            # In this order: another thread that finds the second one needs the first one too.
+            self.fired.setdefault(state, Counter())
+            self.reached.setdefault(state, Counter())
             state.seen = True
         if call >= MOST_CALLS:
             call = MOST_CALLS
-        reached[call] += 1
+        self.reached[state][call] += 1
         if has_replaced:
             self.fired[state][call] += 1

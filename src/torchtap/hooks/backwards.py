@@ -116,7 +116,9 @@ class Backwards:
         running = self._thread.running
         # A reentrant checkpoint calls torch.autograd.backward inside its own backward
         # (CheckpointFunction in torch/utils/checkpoint.py), as a task of its own.
-        number = self.numbers[running[0]] if running else self._last + 1
+        outer = self.numbers.get(running[0]) if running else None
+        # Another thread may have begun a step since the outer one began.
+        number = self._last + 1 if outer is None else outer
         self._last = max(self._last, number)
         if len(self.numbers) >= _REMEMBERED:  # A program that never steps stays flat in memory.
             for old in list(self.numbers)[: _REMEMBERED // 2]:
