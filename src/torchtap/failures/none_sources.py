@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torchtap.failures.assignments import Assignment, assignments_of
 from torchtap.failures.failure import Explanation, Failure
 from torchtap.failures.followed_values import end_of
-from torchtap.failures.parsed_source import function_tree, written
+from torchtap.failures.parsed_source import expression_of, function_tree, last_name, written
 from torchtap.failures.scopes import Expression, scope_of
 from torchtap.failures.situation_row import SituationRow, first_of
 from torchtap.failures.traceback_frame import MISSING, TracebackFrame
@@ -41,7 +41,7 @@ def none_words(failure: Failure, frame: TracebackFrame, node: ast.expr | None) -
     maker = _maker(failure, frame, node)
     is_silent = maker is not None and maker.is_silent
     is_partial = maker is not None and maker.is_partial
-    name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+    name = last_name(node)
     taker = "" if is_silent else _given_at(frame, node)
     argument = name if taker else ""
     if not taker and not is_silent and not is_partial:
@@ -108,9 +108,8 @@ def _of_module(failure: Failure, maker: nn.Module) -> dict[str, Any]:
 
 def _node_of(frame: TracebackFrame, text: str) -> ast.expr | None:
     """Return a text as an expression that the line of a frame reads; ``None`` of other words."""
-    try:
-        parsed = ast.parse(text, mode="eval").body
-    except SyntaxError:
+    parsed = expression_of(text)
+    if parsed is None:
         return None
     wanted = ast.unparse(parsed)
     inside = ast.walk(frame.expression) if frame.expression is not None else ()

@@ -18,7 +18,7 @@ from torchtap.failures.linear_inputs import explained
 from torchtap.failures.lost_dimensions import kept_dimension
 from torchtap.failures.misfit_sizes import of_a_part_left_out, of_exchanged_sizes
 from torchtap.failures.operands import Operand, has_channels_first, parts_of_expression
-from torchtap.failures.other_names import other_layer, unread_value
+from torchtap.failures.other_names import other_layer
 from torchtap.failures.parsed_source import grouped, written
 from torchtap.failures.rearrangements import (
     broadcasts,
@@ -27,6 +27,7 @@ from torchtap.failures.rearrangements import (
 )
 from torchtap.failures.scopes import Expression, scope_of
 from torchtap.failures.situation_row import Situation, SituationRow
+from torchtap.failures.unread_members import unread_value
 
 _LAST = {3: "NLC", 4: "NHWC", 5: "NDHWC"}
 """How a batch with its channels last is called, of as many dimensions."""
