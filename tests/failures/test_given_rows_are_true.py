@@ -33,7 +33,9 @@ def unread(folder: str) -> Iterator[Program]:
 SETS: dict[str, list[Program]] = {
     **{
         folder: list(unread(folder))
-        for folder in (f"{name}unread_programs" for name in ("", "second_", "third_", "fourth_"))
+        for folder in (
+            f"{name}unread_programs" for name in ("", "second_", "third_", "fourth_", "fifth_")
+        )
     },
     "posted": [one.program for one in POSTED],
     "pages": EVERY,
