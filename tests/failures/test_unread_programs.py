@@ -11,7 +11,7 @@ import pytest
 from error_programs.program import Program, error_of, run
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
-FOLDERS = [f"{name}unread_programs" for name in ("", "second_", "third_", "fourth_")]
+FOLDERS = [f"{name}unread_programs" for name in ("", "second_", "third_", "fourth_", "fifth_")]
 POSTED: list[dict[str, Any]] = [
     program | {"source": (SCRIPTS / folder / f"{program['name']}.py").read_text()}
     for folder in FOLDERS

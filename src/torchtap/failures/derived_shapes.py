@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torchtap.core.torch_private import is_of_transform, num_dispatch_modes
 from torchtap.failures.failure import Failure
 from torchtap.failures.operands import Operand
+from torchtap.failures.parsed_source import expression_of
 from torchtap.failures.traceback_frame import MISSING, TracebackFrame
 
 _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
@@ -115,10 +116,7 @@ def tensors_inside(failure: Failure) -> list[Operand]:
 
 
 def _parsed(text: str) -> ast.expr:
-    try:
-        return ast.parse(text, mode="eval").body
-    except (SyntaxError, ValueError):
-        return ast.Constant(None)
+    return expression_of(text) or ast.Constant(None)
 
 
 def _with_shape(operand: Operand, frame: TracebackFrame) -> Operand:

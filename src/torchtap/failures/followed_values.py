@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader, Subset, TensorDataset
 from torchtap.core.source_files import is_of_library, is_of_standard
 from torchtap.failures.assignments import Assignment, is_changed
 from torchtap.failures.filled_containers import may_be_filled
-from torchtap.failures.parsed_source import source_tree
+from torchtap.failures.parsed_source import last_name, source_tree
 from torchtap.failures.scopes import (
     END,
     Expression,
@@ -403,8 +403,7 @@ def _of_namespace(one: Expression, base: Expression, attr: str) -> Expression | 
     end = end_of(base)
     if not isinstance(end.node, ast.Call):
         return None
-    func = end.node.func
-    called = func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", "")
+    called = last_name(end.node.func)
     if called in ("SimpleNamespace", "Namespace"):
         return _with_path(given_to(end, (), attr), one.path)
     if called in ("parse_args", "parse_known_args"):

@@ -12,7 +12,7 @@ from torch import nn
 
 from torchtap.core.source_files import is_of_library, shown_file
 from torchtap.failures.failure import Failure
-from torchtap.failures.parsed_source import function_tree, source_tree, written
+from torchtap.failures.parsed_source import function_tree, last_name, source_tree, written
 from torchtap.failures.traceback_frame import MISSING, value_in
 
 _METHODS = {
@@ -236,8 +236,7 @@ def _cut(node: ast.AST, file: str) -> tuple[str, str, bool] | None:
     elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         modes = [("@", one) for one in node.decorator_list]
     for head, one in modes:
-        called = one.func if isinstance(one, ast.Call) else one
-        name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
+        name = last_name(one.func if isinstance(one, ast.Call) else one)
         if name in _MODES:
             return f"{head}{written(one, file)}", _MODES[name], True
     way = _way_of_checkpoint(node)
@@ -250,8 +249,7 @@ def _cut(node: ast.AST, file: str) -> tuple[str, str, bool] | None:
 
 def _way_of_checkpoint(node: ast.AST) -> str:
     """The way out of a reentrant checkpoint, which has a graph only if its inputs have one."""
-    called = node.func if isinstance(node, ast.Call) else None
-    name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
+    name = last_name(node.func) if isinstance(node, ast.Call) else ""
     if name not in ("checkpoint", "checkpoint_sequential"):
         return ""
     given = [keyword.value for keyword in node.keywords if keyword.arg == "use_reentrant"]  # type: ignore[attr-defined]

@@ -11,6 +11,7 @@ from torch import Tensor
 from torchtap.failures.assignments import assignments_of, names_in
 from torchtap.failures.failure import Failure
 from torchtap.failures.operands import Operand
+from torchtap.failures.parsed_source import expression_of
 from torchtap.failures.traceback_frame import TracebackFrame
 
 _STATES = frozenset({"state_dict", "buffers", "named_buffers"})
@@ -27,7 +28,7 @@ def is_one_of_several_dtypes(failure: Failure, operand: Operand) -> bool:
     loop = frame.loop
     if not isinstance(loop, ast.For | ast.AsyncFor) or not _has_several_dtypes(frame, loop):
         return False
-    return _is_item(frame, _parsed(operand.text), names_in(loop.target))
+    return _is_item(frame, expression_of(operand.text), names_in(loop.target))
 
 
 def _has_several_dtypes(frame: TracebackFrame, loop: ast.For | ast.AsyncFor) -> bool:
@@ -68,10 +69,3 @@ def _is_item(frame: TracebackFrame, node: ast.AST | None, targets: set[str]) -> 
         case ast.Attribute(value=inner, attr="data"):
             return _is_item(frame, inner, targets)
     return False
-
-
-def _parsed(text: str) -> ast.AST | None:
-    try:
-        return ast.parse(text, mode="eval").body
-    except SyntaxError:
-        return None

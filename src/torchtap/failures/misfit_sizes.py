@@ -10,7 +10,7 @@ from torch import nn
 from torchtap.core.source_files import shown_file
 from torchtap.failures.failure import Failure
 from torchtap.failures.operands import Operand
-from torchtap.failures.parsed_source import grouped
+from torchtap.failures.parsed_source import grouped, last_name
 from torchtap.failures.scopes import Expression
 from torchtap.failures.value_chains import chain_of
 
@@ -33,7 +33,7 @@ def of_exchanged_sizes(failure: Failure, given: int, wanted: int) -> Iterator[st
 
 
 def _size_taken_next(failure: Failure, module: nn.Module | None) -> int | None:
-    """The features or channels that the layer behind one in a Sequential takes, if one is there."""
+    """Return the features or channels that the next layer of a Sequential takes."""
     for _, parent in failure.names.modules():
         members = list(parent._modules.values()) if isinstance(parent, nn.Sequential) else []
         if module in members:
@@ -50,9 +50,9 @@ def of_a_part_left_out(
     """Yield the way out where parts were joined to what has too few features or channels."""
     for one in chain_of(failure, operand) if wanted > given else ():
         node = one.node
-        if isinstance(node, ast.Call) and _name(node) in _JOINING and node.args:
+        if isinstance(node, ast.Call) and last_name(node.func) in _JOINING and node.args:
             yield (
-                f"If a part is missing from {_shown(one)}, join it, too: one of {wanted - given} "
+                f"If a part is missing from {_shown(one)}, join that too: one of {wanted - given} "
                 f"in the dimension of these {given}."
             )
             return
@@ -64,20 +64,20 @@ def of_a_view_turned(failure: Failure, operand: Operand, wanted: int) -> Iterato
         node = one.node
         if isinstance(node, ast.Name):
             continue
-        if not isinstance(node, ast.Call) or _name(node) not in _VIEWING or len(node.args) != 2:
+        if (
+            not isinstance(node, ast.Call)
+            or last_name(node.func) not in _VIEWING
+            or len(node.args) != 2
+        ):
             return
         size, rest = node.args
         if one.scope.value_of(size) == wanted and one.scope.value_of(rest) == -1:
             func = ast.unparse(node.func)
             yield (
-                f"If each row is to have the {wanted}, they stand last: {grouped(func)}(-1, "
+                f"If {wanted} is the size of each row, put it last: {grouped(func)}(-1, "
                 f"{ast.unparse(size)}), in place of {_shown(one)}."
             )
             return
-
-
-def _name(node: ast.Call) -> str:
-    return getattr(node.func, "attr", getattr(node.func, "id", ""))
 
 
 def _shown(one: Expression) -> str:

@@ -12,20 +12,20 @@ from torch import Tensor, nn
 from torchtap.failures.assignments import Assignment, assignments_of
 from torchtap.failures.failure import Explanation, Failure
 from torchtap.failures.followed_values import end_of
-from torchtap.failures.parsed_source import function_tree, written
+from torchtap.failures.parsed_source import expression_of, function_tree, last_name, written
 from torchtap.failures.scopes import Expression, scope_of
 from torchtap.failures.situation_row import SituationRow, first_of
 from torchtap.failures.traceback_frame import MISSING, TracebackFrame
 
 
 class _Maker(NamedTuple):
-    """A call that gave the value that is not as it is needed.
+    """A call that returned None.
 
     Attributes:
         call: as it is written, with its line.
         code: what it calls, in words; empty if that is not known.
         is_silent: whether that function has no ``return`` with a value.
-        is_partial: whether it has one, and may end without.
+        is_partial: whether it has one, and may end without it.
         changed: the object that it changes in place, as it is written; empty of a function.
     """
 
@@ -41,7 +41,7 @@ def none_words(failure: Failure, frame: TracebackFrame, node: ast.expr | None) -
     maker = _maker(failure, frame, node)
     is_silent = maker is not None and maker.is_silent
     is_partial = maker is not None and maker.is_partial
-    name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+    name = last_name(node)
     taker = "" if is_silent else _given_at(frame, node)
     argument = name if taker else ""
     if not taker and not is_silent and not is_partial:
@@ -94,7 +94,7 @@ def explained_none(
 
 
 def _of_module(failure: Failure, maker: nn.Module) -> dict[str, Any]:
-    """Words of a value that a module returned, as a member of a Sequential."""
+    """Return the words of a value that a module returned, such as a member of a Sequential."""
     code = type(maker).forward.__code__
     tree = function_tree(code, code.co_firstlineno)
     is_giving = tree is not None and any(_gives(one) for one in ast.walk(tree))
@@ -108,9 +108,8 @@ def _of_module(failure: Failure, maker: nn.Module) -> dict[str, Any]:
 
 def _node_of(frame: TracebackFrame, text: str) -> ast.expr | None:
     """Return a text as an expression that the line of a frame reads; ``None`` of other words."""
-    try:
-        parsed = ast.parse(text, mode="eval").body
-    except SyntaxError:
+    parsed = expression_of(text)
+    if parsed is None:
         return None
     wanted = ast.unparse(parsed)
     inside = ast.walk(frame.expression) if frame.expression is not None else ()
@@ -304,7 +303,7 @@ NONE_ROWS = (
         when="is_own",
     ),
     SituationRow(
-        "{text} is None: {maker} returns a value on some of its paths alone{by}.",
+        "{text} is None: {maker} returns a value on some of its paths only{by}.",
         "If it is to give a value here: return one on each path of {maker}, or call it so that it "
         "takes the path that has one.",
         _IF_MISSING,
@@ -323,7 +322,7 @@ NONE_ROWS = (
         when="is_picture",
     ),
 )
-"""Rows of what is None, the surest cause first; of words that :func:`none_words` returns."""
+"""Rows of a value that is None, the surest cause first, in words of :func:`none_words`."""
 UNKNOWN = (
     _BESIDE,
     _IF_MISSING,

@@ -1,8 +1,7 @@
 """Names that the program may have meant in the place of those that it gave.
 
-An operation that refuses a value says what it takes. Where the program has another value that
-fits, and that nothing uses, or where a call gives two arguments in the place of each other, the
-mistake is a name, and to change the layer or the value that came would hide it.
+Where a call gives two arguments in the place of each other, or calls one layer again in place of
+another one, the mistake is a name: a change of the layer, or of its input, would hide it.
 """
 
 from __future__ import annotations
@@ -12,13 +11,12 @@ import copy
 import functools
 from collections.abc import Callable, Mapping
 
-from torch import Tensor, nn
+from torch import nn
 
 from torchtap.core.source_files import shown_file
 from torchtap.failures.failed_call import which_call
 from torchtap.failures.failure import Failure
-from torchtap.failures.operands import shape_text
-from torchtap.failures.parsed_source import written
+from torchtap.failures.parsed_source import expression_of, written
 from torchtap.failures.scopes import Expression, Scope, scope_of
 from torchtap.failures.traceback_frame import TracebackFrame
 from torchtap.failures.value_chains import made_of
@@ -81,11 +79,9 @@ def _is_about(failure: Failure, frame: TracebackFrame, names: tuple[str, str]) -
 
 
 def _names_in(text: str) -> list[ast.Name]:
-    try:
-        tree = ast.parse(text, mode="eval")
-    except (SyntaxError, ValueError):
-        return []
-    return [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
+    tree = expression_of(text)
+    nodes = ast.walk(tree) if tree is not None else ()
+    return [node for node in nodes if isinstance(node, ast.Name)]
 
 
 def _is_called_in_order(call: Expression, turned_names: Mapping[str, str]) -> bool:
@@ -105,74 +101,8 @@ def _with_names(call: Expression, names: Mapping[str, str]) -> str:
     return ast.unparse(node)
 
 
-def unread_value(failure: Failure, fits: Callable[[Tensor], bool]) -> str:
-    """Return the way to give an operation the value that nothing reads; empty where none fits.
-
-    Args:
-        failure: the exception; the expression of the program that failed is a call of a name.
-        fits: whether the operation takes a tensor.
-    """
-    frame = failure.user
-    call = None if frame is None else frame.expression
-    if frame is None or not isinstance(call, ast.Call) or len(call.args) != 1:
-        return ""
-    given, tree = call.args[0], frame.function
-    if isinstance(given, ast.Subscript):
-        return _other_item(frame, call, given, fits)
-    if not isinstance(given, ast.Name) or not isinstance(tree, ast.FunctionDef):
-        return ""  # Names of a file may be read elsewhere.
-    nodes = (node for node in ast.walk(tree) if isinstance(node, ast.Name))
-    read = {node.id for node in nodes if isinstance(node.ctx, ast.Load)}
-    held = frame.own_names
-    fitting = [
-        name
-        for name, value in held.items()
-        if name in frame.code.co_varnames and name not in read and isinstance(value, Tensor)
-        if value is not held.get(given.id) and fits(value)
-    ]
-    if len(fitting) != 1:
-        return ""
-    name, func = fitting[0], written(call.func, frame.file)
-    return (
-        f"{name}, {shape_text(held[name])}, is read nowhere in {frame.code.co_name}: if it is "
-        f"meant here, {func}({name})."
-    )
-
-
-def _other_item(
-    frame: TracebackFrame, call: ast.Call, given: ast.Subscript, fits: Callable[[Tensor], bool]
-) -> str:
-    """Return the way to give the item of a dict that fits, where one alone does; else empty."""
-    base = frame.value_of(given.value)
-    items = base if type(base) is dict else {}
-    value = frame.value_of(given)
-    tensors = {
-        key: one for key, one in items.items() if isinstance(one, Tensor) and one is not value
-    }
-    fitting = [key for key, one in tensors.items() if fits(one)]
-    if len(fitting) != 1 or not isinstance(value, Tensor):
-        return ""
-    text = f"{written(given.value, frame.file)}[{fitting[0]!r}]"
-    return (
-        f"{text}, {shape_text(items[fitting[0]])}, fits: if it is meant here, "
-        f"{written(call.func, frame.file)}({text})."
-    )
-
-
-def uncalled(failure: Failure, kinds: tuple[type, ...]) -> str:
-    """Return the name of a layer that a module has and its forward calls nowhere; else empty."""
-    frame = failure.user
-    owner = None if frame is None else frame.module
-    if frame is None or owner is None or frame.function is None:
-        return ""
-    nodes = ast.walk(frame.function)
-    called = {one.attr for one in nodes if isinstance(one, ast.Attribute)}
-    found = [key for key, one in owner._modules.items() if isinstance(one, kinds)]
-    return next((f"self.{key}" for key in found if key not in called), "")
-
-
 def other_layer(failure: Failure, fits: Callable[[nn.Module], bool]) -> str:
-    """Return the way out where a layer that ran before is called again; empty if it is no such.
+    """Return the way out where a layer that ran before is called again; else empty.
 
     Args:
         failure: the exception, within a layer.
@@ -186,7 +116,7 @@ def other_layer(failure: Failure, fits: Callable[[nn.Module], bool]) -> str:
     if frame is None or not is_again or not isinstance(call, ast.Call):
         return ""
     name, owner = written(call.func, frame.file), frame.module
-    head = f"{name} took what it was given before: if another layer is meant here, call that"
+    head = f"An earlier call of {name} took its input: if another layer is meant here, call that"
     if owner is None or not isinstance(call.func, ast.Attribute):
         return f"{head}."
     called = {

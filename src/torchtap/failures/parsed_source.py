@@ -143,7 +143,7 @@ def grouped(text: str) -> str:
 
     In parentheses, but where it binds as closely by itself. A text that is no expression stays.
     """
-    tree, inside = _expression(text), _expression(text[1:-1])
+    tree, inside = expression_of(text), expression_of(text[1:-1])
     is_grouped = text[:1] == "(" and inside is not None
     if tree is None or is_grouped or isinstance(tree, _CLOSE):
         return text
@@ -153,11 +153,17 @@ def grouped(text: str) -> str:
 def replaced(text: str, method: str) -> str:
     """``x = x.float()`` of ``x``; of what no value can be given to, ``(a + b).float()`` alone."""
     value = f"{grouped(text)}.{method}"
-    is_place = isinstance(_expression(text), ast.Name | ast.Attribute | ast.Subscript)
+    is_place = isinstance(expression_of(text), ast.Name | ast.Attribute | ast.Subscript)
     return f"{text} = {value}" if is_place else value
 
 
-def _expression(text: str) -> ast.expr | None:
+def last_name(node: ast.AST | None) -> str:
+    """Return ``c`` of ``c`` and of ``a.b.c``; empty of another expression."""
+    return str(getattr(node, "attr", getattr(node, "id", "")))
+
+
+def expression_of(text: str) -> ast.expr | None:
+    """Return a text as an expression; ``None`` if it is none."""
     try:
         return ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError):

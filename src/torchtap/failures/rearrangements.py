@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from torchtap.failures.failure import Failure
 from torchtap.failures.operands import Operand
-from torchtap.failures.parsed_source import grouped
+from torchtap.failures.parsed_source import expression_of, grouped
 
 _RESHAPES = ("view", "reshape", "flatten", "view_as", "reshape_as")
 _RESHAPED = re.compile(r"\b(view|reshape|flatten)\(")
@@ -72,7 +72,7 @@ def reshaped_from(failure: Failure, operand: Operand) -> list[int] | None:
     if not isinstance(value, Tensor):
         return None
     name, origin = failure.name_of(operand), failure.origin(operand)
-    match _parsed(name):
+    match expression_of(name):
         case ast.Call(func=ast.Attribute(value=base, attr=attr)) if (
             attr in _RESHAPES and user is not None
         ):
@@ -93,13 +93,6 @@ def reshaped_from(failure: Failure, operand: Operand) -> list[int] | None:
         if isinstance(held, Tensor) and held.numel() == value.numel():
             return list(held.shape)
     return None
-
-
-def _parsed(text: str) -> ast.expr | None:
-    try:
-        return ast.parse(text, mode="eval").body
-    except (SyntaxError, ValueError):
-        return None
 
 
 def broadcasts(one: Sequence[int], other: Sequence[int]) -> bool:
@@ -221,7 +214,7 @@ def samples_of_one_batch(sizes: Sequence[int]) -> str:
 
 def without_the_call(failure: Failure, operand: Operand, wanted: int) -> Iterator[str]:
     """Yield the way out where a method took away a last dimension that would fit."""
-    frame, node = failure.user, _parsed(failure.name_of(operand))
+    frame, node = failure.user, expression_of(failure.name_of(operand))
     if frame is None or not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
         return
     base = frame.value_of(node.func.value)

@@ -8,13 +8,13 @@ from torch import Tensor, nn
 
 from torchtap.failures.assignments import assignments_of
 from torchtap.failures.failure import Failure
-from torchtap.failures.parsed_source import grouped, written
+from torchtap.failures.parsed_source import expression_of, grouped, written
 from torchtap.failures.traceback_frame import MISSING, TracebackFrame
 from torchtap.failures.value_chains import made_of
 
 
 def made_with_inputs(failure: Failure, module: nn.Module) -> tuple[str, str]:
-    """Return how a module is made and then called, which was made with its inputs, and the place.
+    """Return how to make and then call a module that was made with its inputs, and the place.
 
     Both are empty where it was made with its own arguments, or nothing tells.
     """
@@ -42,7 +42,7 @@ def way_to_call(failure: Failure, module: nn.Module, text: str) -> str:
     """
     called, _ = made_with_inputs(failure, module)
     frame = failure.user
-    node = _parsed(text)
+    node = expression_of(text)
     if frame is not None and isinstance(node, ast.Call) and _is_class(frame, node.func):
         called = _called_with_tensors(frame, node) or f"{ast.unparse(node.func)}(...)(...)"
     if called:
@@ -79,10 +79,3 @@ def _keeps_tensors(module: nn.Module) -> bool:
     is_of_torch = type(module).__module__.startswith("torch.nn")
     held = vars(module).items()
     return is_of_torch and any(isinstance(one, Tensor) for key, one in held if key[:1] != "_")
-
-
-def _parsed(text: str) -> ast.expr | None:
-    try:
-        return ast.parse(text, mode="eval").body
-    except SyntaxError:
-        return None

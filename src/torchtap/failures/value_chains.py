@@ -15,6 +15,7 @@ from torchtap.core.source_files import shown_file
 from torchtap.failures.failure import Failure
 from torchtap.failures.followed_values import CONVERSIONS, end_of, steps_of
 from torchtap.failures.operands import Operand, parts_of_expression, shape_text
+from torchtap.failures.parsed_source import expression_of
 from torchtap.failures.scopes import Expression, given_to, scope_of
 from torchtap.failures.traceback_frame import MISSING, TracebackFrame
 
@@ -429,9 +430,8 @@ def _facts(step: Expression, value: Any) -> str:
 
 def _expression(failure: Failure, frame: TracebackFrame, text: str) -> Expression | None:
     """Return a text as an expression that the line of a frame reads."""
-    try:
-        node = ast.parse(text, mode="eval").body
-    except (SyntaxError, ValueError):
+    node = expression_of(text)
+    if node is None:
         return None
     return Expression(node, scope_of(frame, failure.frames), (), frame.line)
 

@@ -15,7 +15,7 @@ from torchtap.core.user_functions import code_of
 from torchtap.failures.assignments import assigned_before, runs_before
 from torchtap.failures.graph_reading import Node, operation, place_of_node, shares_memory
 from torchtap.failures.module_names import Names
-from torchtap.failures.parsed_source import source_tree
+from torchtap.failures.parsed_source import last_name, source_tree
 from torchtap.failures.recording import WriteAt, recorded_writes
 from torchtap.failures.traceback_frame import TracebackFrame, line_of
 
@@ -74,7 +74,7 @@ def _written(node: ast.AST) -> tuple[str, ast.expr] | None:
 
 
 def _written_by_call(node: ast.Call) -> tuple[str, ast.expr] | None:
-    name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+    name = last_name(node.func)
     in_place = [keyword for keyword in node.keywords if keyword.arg == "inplace"]
     is_on = bool(in_place) and getattr(in_place[0].value, "value", False) is True
     if is_on and node.args and name[:1].islower():  # nn.ReLU(inplace=True) writes when called.

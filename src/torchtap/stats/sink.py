@@ -448,7 +448,7 @@ class Stats:
         clock.step = _NO_STEP  # Meters that hooks on a graph still hold measure nothing.
         # Who holds the lock still measures: then the memory goes with the meter.
         if clock.lock.acquire(blocking=False):
-            if not clock.has_measured:  # What was measured and not taken stays in its rows.
+            if not clock.has_measured:  # Numbers that nobody has taken stay in its rows.
                 self._tables.give_back()
             clock.lock.release()
 

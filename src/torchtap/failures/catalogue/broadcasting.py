@@ -25,7 +25,7 @@ from torchtap.failures.operands import (
     shape_text,
 )
 from torchtap.failures.out_of_place import out_of_place, statement_of
-from torchtap.failures.parsed_source import grouped, written
+from torchtap.failures.parsed_source import expression_of, grouped, last_name, written
 from torchtap.failures.rearrangements import (
     aligned,
     broadcasts,
@@ -266,7 +266,7 @@ def _one_more(larger: str, sizes: Sequence[int], chosen: Sequence[Operand]) -> I
     if len(shapes) == 2 and all(len(one) == 1 for one in shapes) and sizes[1] == sizes[0] + 1 > 3:
         it = grouped(larger)
         yield (
-            f"If {larger} counts a step more, such as the state behind the last one, leave that "
+            f"If {larger} has one step more, such as the state after the last step, leave that "
             f"out: {it}[:-1], or {it}[1:] where it is the first."
         )
 
@@ -384,7 +384,7 @@ def _compares(failure: Failure) -> bool:
 def _padded_block(failure: Failure, chosen: Sequence[Operand]) -> Iterator[str]:
     """Yield the padding of a convolution that made a map smaller than the one it is added to."""
     for one, other in (chosen, chosen[::-1]):
-        frame, node = failure.frames[one.depth], _parsed(one.text)
+        frame, node = failure.frames[one.depth], expression_of(one.text)
         layer = frame.value_of(node.func) if isinstance(node, ast.Call) else None
         if not isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d) or not _tensors([one, other]):
             continue
@@ -400,13 +400,6 @@ def _padded_block(failure: Failure, chosen: Sequence[Operand]) -> Iterator[str]:
                 f"If {variable} is to keep the size of its input, pad it: {variable} with "
                 "padding='same'."
             )
-
-
-def _parsed(text: str) -> ast.expr | None:
-    try:
-        return ast.parse(text, mode="eval").body
-    except (SyntaxError, ValueError):
-        return None
 
 
 def _for_each_sample(
@@ -500,7 +493,7 @@ def _calls(failure: Failure, function: str) -> bool:
     """Return whether a function of the program, that the exception passed, calls another one."""
     trees = (one.function for one in failure.frames if one.is_user)
     names = (
-        getattr(node.func, "attr", getattr(node.func, "id", ""))
+        last_name(node.func)
         for tree in trees
         if tree is not None
         for node in ast.walk(tree)

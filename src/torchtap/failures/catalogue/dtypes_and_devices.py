@@ -13,10 +13,10 @@ from torchtap.failures.assignments import assignments_of
 from torchtap.failures.failure import UNNAMED, Explanation, Failure
 from torchtap.failures.looped_states import is_one_of_several_dtypes
 from torchtap.failures.operands import Operand, bounds_of, dtype_text, dtype_word, operands_of
-from torchtap.failures.other_names import unread_value
-from torchtap.failures.parsed_source import grouped, replaced, written
+from torchtap.failures.parsed_source import expression_of, grouped, last_name, replaced, written
 from torchtap.failures.situation_row import Situation, SituationRow, first_of
 from torchtap.failures.traceback_frame import MISSING
+from torchtap.failures.unread_members import unread_value
 
 _MOST_HELD = 64
 _TABLES = frozenset({"_modules", "_parameters", "_buffers"})
@@ -234,7 +234,7 @@ def _float_index(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
 
 def _held_dtype(failure: Failure, index: Operand) -> str:
     """Return the words for the dtype of an index: its own, or that of what it is a view of."""
-    value, node = index.value, _parsed(index.text)
+    value, node = index.value, expression_of(index.text)
     while value is MISSING and isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         if node.func.attr not in _VIEWS:
             break
@@ -273,18 +273,11 @@ def _quotient(failure: Failure, index: Operand) -> str:
     """Return the division that made an index, as one without a rest; empty where none did."""
     frame = failure.frames[index.depth]
     made = assignments_of(frame, index.text) if index.text.isidentifier() else []
-    nodes = [one.value for one in made] or [_parsed(index.text)]
+    nodes = [one.value for one in made] or [expression_of(index.text)]
     for node in nodes:
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
             return f"{written(node.left, frame.file)} // {written(node.right, frame.file)}"
     return ""
-
-
-def _parsed(text: str) -> ast.expr | None:
-    try:
-        return ast.parse(text, mode="eval").body
-    except (SyntaxError, ValueError):
-        return None
 
 
 def _index_of(failure: Failure, is_of_brackets: bool) -> Operand | None:
@@ -303,7 +296,7 @@ def _index_of(failure: Failure, is_of_brackets: bool) -> Operand | None:
     if named:
         text = written(named[0], frame.file)
         return next((one for one in operands if one.text == text), None)
-    is_first = getattr(node.func, "attr", getattr(node.func, "id", "")) == "one_hot"
+    is_first = last_name(node.func) == "one_hot"
     return operands[0] if is_first else next(iter(operands[2:3]), None)
 
 

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torchtap.failures.failure import Explanation, Failure
 from torchtap.failures.lost_dimensions import computed_from
 from torchtap.failures.operands import Operand, bounds_of
-from torchtap.failures.other_names import unread_value
-from torchtap.failures.parsed_source import grouped, written
+from torchtap.failures.parsed_source import expression_of, grouped, written
 from torchtap.failures.situation_row import Situation, SituationRow
 from torchtap.failures.traceback_frame import TracebackFrame
+from torchtap.failures.unread_members import unread_value
 
 
 def _span(operand: Operand) -> str:
@@ -262,7 +262,7 @@ def _ways_of_an_index(failure: Failure, dim: int | None, size: int) -> Iterator[
 def _viewed(operands: list[Operand], frame: TracebackFrame) -> Operand | None:
     """Return an index with the value of what it is a view of, as ``y`` of ``y.unsqueeze(1)``."""
     for one in operands:
-        match _parsed(one.text):
+        match expression_of(one.text):
             case ast.Call(func=ast.Attribute(value=base, attr="unsqueeze" | "view" | "reshape")):
                 value = frame.value_of(base)
             case ast.Subscript(value=base, slice=ast.Tuple()):
@@ -272,13 +272,6 @@ def _viewed(operands: list[Operand], frame: TracebackFrame) -> Operand | None:
         if isinstance(value, Tensor) and not value.is_floating_point():
             return one._replace(value=value)
     return None
-
-
-def _parsed(text: str) -> ast.expr | None:
-    try:
-        return ast.parse(text, mode="eval").body
-    except (SyntaxError, ValueError):
-        return None
 
 
 def _dimension(failure: Failure, said: int, size: int) -> int | None:
@@ -374,7 +367,7 @@ def _shifted(whole: str, name: str, mask: list[int], shape: list[int]) -> Iterat
     larger, other = (whole, name) if shape[1] > mask[1] else (name, whole)
     it = grouped(larger)
     yield (
-        f"If {larger} has one place more than {other}, as where each predicts the next, leave out "
+        f"If {larger} has one position more than {other}, since each predicts the next, leave out "
         f"the last, {it}[:, :-1], or the first, {it}[:, 1:]."
     )
 
