@@ -57,7 +57,7 @@ def trained(way: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, ...]:
             model(x).square().sum().backward()
             for one in (first, second, w):
                 one.step()
-        model(x)  # Of which no backward comes.
+        model(x)  # No backward follows.
         reports = [(e.calls, [str(entry) for entry in e.absent]) for e in (first, second)]
     gradients = {name: one.grad for name, one in model.named_parameters()}
     rows = [(str(r.site), r.step, r.call, r.phase, r.kept.clone()) for r in seen]
@@ -136,5 +136,5 @@ def test_a_module_that_raises_is_left_all_the_same(
                 model(torch.ones(2, width)).sum().backward()
             except RuntimeError as error:
                 assert width == 3 and "shapes" in str(error)
-        # Of two forwards that returned: the one that raised has taken its number.
+        # Two forwards returned; the one that raised has taken its number.
         assert edit.fired == dict.fromkeys(edit.fired, 2) and len(edit.fired) == 5

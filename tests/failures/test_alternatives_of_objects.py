@@ -29,7 +29,7 @@ NONE = [
         "def predict(net, x, train=False):\n    if train:\n        return net(x)\n\n"
         "net = nn.Linear(3, 1)\nx = torch.ones(4, 3)\n"
         "loss = F.mse_loss(predict(net, x), torch.zeros(4, 1))",
-        "predict returns a value on some of its paths alone",
+        "predict returns a value on some of its paths only",
         "        return net(x)",
         "        return net(x)\n    return net(x).detach()",
         "assert torch.allclose(loss, net(x).pow(2).mean())",

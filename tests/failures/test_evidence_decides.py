@@ -135,7 +135,7 @@ NAMES_MEANT = [
     ),
     (
         POOL,
-        "self.pool is called nowhere in forward: if it is to shrink what comes, call it first.",
+        "self.pool is called nowhere in forward: if it is to shrink the input, call it first.",
         "x = self.conv(x)",
         "x = self.pool(self.conv(x))",
         "assert torch.equal(out, net.fc(net.pool(net.conv(x)).flatten(1)))",
@@ -207,7 +207,7 @@ PLACES = [
     ),
     (
         "rewards, values = torch.rand(10), torch.rand(11)\nout = rewards - values",
-        "If values counts a step more, such as the state behind the last one, leave that out: "
+        "If values has one step more, such as the state after the last step, leave that out: "
         "values[:-1]",
         "rewards - values",
         "rewards - values[:-1]",
@@ -252,7 +252,8 @@ PLACES = [
     ),
     (
         "q, k = torch.randn(2, 8, 5, 16), torch.randn(2, 8, 7, 16)\nout = q @ k.transpose(1, 2)",
-        "To sum over the last dimensions, turn those alone: k.mT, which gives [2, 8, 5, 7].",
+        "To sum over the last dimensions, transpose the last two alone: "
+        "k.mT, which gives [2, 8, 5, 7].",
         "k.transpose(1, 2)",
         "k.mT",
         "assert torch.allclose(out[1, 2, 3, 4], q[1, 2, 3] @ k[1, 2, 4], atol=1e-5)",

@@ -75,7 +75,7 @@ class Listener(Countable, Protocol):
 class PreForward(TapHook[Listener]):
     """Forward pre-hook of a tap that must know when its module is entered."""
 
-    # Of ``compiled.CompilablePreForward``, which it may become.
+    # Slots of ``compiled.CompilablePreForward``, which this hook may become.
     __slots__ = ("asks", "part", "ticket")
 
     with_kwargs = True

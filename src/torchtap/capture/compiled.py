@@ -472,7 +472,7 @@ def _define_operator() -> None:
     # The compiler must neither drop nor move what has an effect that it cannot see.
     keep_operator_in_order(torch.ops.torchtap.emit.default)
     if _can_hand_over:
-        # What is not plain goes to Python, and not once more through PyTorch's dispatcher.
+        # Other values go to Python, and not once more through PyTorch's dispatcher.
         hand_over = partial(native.kernel().hand_over_known, _run)
     write_hand_overs()
 

@@ -352,7 +352,7 @@ class WatchedCalls:
         if not tap.has_run:
             tap.note_first_call()
         tap.has_run = tap.has_trained = True
-        # As in ``_enter_model``.
+        # See ``_enter_model``.
         if self._was_training is not True:
             self._was_training = True
             self.copy_policy.forget()

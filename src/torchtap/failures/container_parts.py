@@ -1,4 +1,4 @@
-"""The tensors inside of a tuple, dict or output class, as the program reads them."""
+"""The tensors inside a tuple, dict or output class, as the program reads them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST = 4
 
 
 class Part(NamedTuple):
-    """A tensor inside of a value.
+    """A tensor inside a value.
 
     Attributes:
         text: how the program reads it, such as ``out['logits']``.
@@ -29,12 +29,12 @@ class Part(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """Return it with its dtype and shape."""
+        """Return the text with dtype and shape."""
         return f"{self.text} ({shape_text(self.value)})"
 
 
 def parts_of(text: str, value: Any) -> list[Part]:
-    """Return the tensors inside of a value, none of those further inside.
+    """Return the tensors that a value holds itself, without tensors of values inside it.
 
     Args:
         text: the value as the program writes it.

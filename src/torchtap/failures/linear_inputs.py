@@ -68,13 +68,16 @@ def _ways(
     another = other_layer(failure, lambda one: vars(one)["in_features"] == given)
     if another:
         yield another
-        yield f"If {name} is to go through it too, make it {wanted} wide, where it is made."
+        yield (
+            f"If {name} is to go through this layer too, give {name} {wanted} features where it is "
+            "made."
+        )
         return
     if len(shape) == 1 and wanted == 1:
-        yield f"If it holds {given} samples of one number each: {grouped(name)}.unsqueeze(-1)."
+        yield f"If {name} holds {given} samples of one number each: {grouped(name)}.unsqueeze(-1)."
     pool = uncalled_layer(failure, _POOLS) if before is not None and len(before) > 2 else ""
     if pool:
-        yield f"{pool} is called nowhere in forward: if it is to shrink what comes, call it first."
+        yield f"{pool} is called nowhere in forward: if it is to shrink the input, call it first."
     if before is not None:
         yield from _kept_batch(shape, before, module, made)
         if math.prod(before[1:]) == wanted:

@@ -101,7 +101,7 @@ def _saved(value: Tensor) -> list[int]:
 
 
 def batch_taken_out(failure: Failure) -> str:
-    """Return the way to keep a batch of one, where a call on the way took it; empty where none did.
+    """Return the way to keep a batch of one that a call on the way removed; empty where none did.
 
     The call stands in the expression that failed, in what its names were assigned, or in the calls
     further out, so that the caller has to know that a batch is missing.
@@ -134,7 +134,7 @@ def computed_from(failure: Failure) -> Iterator[tuple[TracebackFrame, ast.AST]]:
 
 
 def _base_of_first(node: ast.expr) -> ast.expr | None:
-    """Return what the first dimension was taken out of by ``squeeze(0)``."""
+    """Return the tensor of ``squeeze(0)``; ``None`` of another call."""
     match node:
         case ast.Call(
             func=ast.Attribute(value=ast.Name("torch"), attr="squeeze"),

@@ -33,7 +33,7 @@ def of_exchanged_sizes(failure: Failure, given: int, wanted: int) -> Iterator[st
 
 
 def _size_taken_next(failure: Failure, module: nn.Module | None) -> int | None:
-    """The features or channels that the layer behind one in a Sequential takes, if one is there."""
+    """Return the features or channels that the next layer of a Sequential takes."""
     for _, parent in failure.names.modules():
         members = list(parent._modules.values()) if isinstance(parent, nn.Sequential) else []
         if module in members:
@@ -52,7 +52,7 @@ def of_a_part_left_out(
         node = one.node
         if isinstance(node, ast.Call) and last_name(node.func) in _JOINING and node.args:
             yield (
-                f"If a part is missing from {_shown(one)}, join it, too: one of {wanted - given} "
+                f"If a part is missing from {_shown(one)}, join that too: one of {wanted - given} "
                 f"in the dimension of these {given}."
             )
             return
@@ -74,7 +74,7 @@ def of_a_view_turned(failure: Failure, operand: Operand, wanted: int) -> Iterato
         if one.scope.value_of(size) == wanted and one.scope.value_of(rest) == -1:
             func = ast.unparse(node.func)
             yield (
-                f"If each row is to have the {wanted}, they stand last: {grouped(func)}(-1, "
+                f"If {wanted} is the size of each row, put it last: {grouped(func)}(-1, "
                 f"{ast.unparse(size)}), in place of {_shown(one)}."
             )
             return

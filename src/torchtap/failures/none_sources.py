@@ -19,13 +19,13 @@ from torchtap.failures.traceback_frame import MISSING, TracebackFrame
 
 
 class _Maker(NamedTuple):
-    """A call that gave the value that is not as it is needed.
+    """A call that returned None.
 
     Attributes:
         call: as it is written, with its line.
         code: what it calls, in words; empty if that is not known.
         is_silent: whether that function has no ``return`` with a value.
-        is_partial: whether it has one, and may end without.
+        is_partial: whether it has one, and may end without it.
         changed: the object that it changes in place, as it is written; empty of a function.
     """
 
@@ -94,7 +94,7 @@ def explained_none(
 
 
 def _of_module(failure: Failure, maker: nn.Module) -> dict[str, Any]:
-    """Words of a value that a module returned, as a member of a Sequential."""
+    """Return the words of a value that a module returned, such as a member of a Sequential."""
     code = type(maker).forward.__code__
     tree = function_tree(code, code.co_firstlineno)
     is_giving = tree is not None and any(_gives(one) for one in ast.walk(tree))
@@ -303,7 +303,7 @@ NONE_ROWS = (
         when="is_own",
     ),
     SituationRow(
-        "{text} is None: {maker} returns a value on some of its paths alone{by}.",
+        "{text} is None: {maker} returns a value on some of its paths only{by}.",
         "If it is to give a value here: return one on each path of {maker}, or call it so that it "
         "takes the path that has one.",
         _IF_MISSING,
@@ -322,7 +322,7 @@ NONE_ROWS = (
         when="is_picture",
     ),
 )
-"""Rows of what is None, the surest cause first; of words that :func:`none_words` returns."""
+"""Rows of a value that is None, the surest cause first, in words of :func:`none_words`."""
 UNKNOWN = (
     _BESIDE,
     _IF_MISSING,

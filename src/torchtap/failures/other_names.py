@@ -102,7 +102,7 @@ def _with_names(call: Expression, names: Mapping[str, str]) -> str:
 
 
 def other_layer(failure: Failure, fits: Callable[[nn.Module], bool]) -> str:
-    """Return the way out where a layer that ran before is called again; empty if it is no such.
+    """Return the way out where a layer that ran before is called again; else empty.
 
     Args:
         failure: the exception, within a layer.
@@ -116,7 +116,7 @@ def other_layer(failure: Failure, fits: Callable[[nn.Module], bool]) -> str:
     if frame is None or not is_again or not isinstance(call, ast.Call):
         return ""
     name, owner = written(call.func, frame.file), frame.module
-    head = f"{name} took what it was given before: if another layer is meant here, call that"
+    head = f"An earlier call of {name} took its input: if another layer is meant here, call that"
     if owner is None or not isinstance(call.func, ast.Attribute):
         return f"{head}."
     called = {

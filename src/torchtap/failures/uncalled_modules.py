@@ -14,7 +14,7 @@ from torchtap.failures.value_chains import made_of
 
 
 def made_with_inputs(failure: Failure, module: nn.Module) -> tuple[str, str]:
-    """Return how a module is made and then called, which was made with its inputs, and the place.
+    """Return how to make and then call a module that was made with its inputs, and the place.
 
     Both are empty where it was made with its own arguments, or nothing tells.
     """

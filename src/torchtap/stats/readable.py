@@ -30,7 +30,7 @@ def measure_into(row: Tensor, tensor: Tensor) -> None:
     with torch.no_grad(), torch.autocast(tensor.device.type, enabled=False):
         try:
             values, _ = real_values(tensor)
-        except RuntimeError:  # Of a kind that torch cannot read.
+        except RuntimeError:  # PyTorch cannot read tensors of this kind.
             return
         accumulate(values, row, None, 0)
         add_narrow_subnormals(row, tensor, values)

@@ -77,7 +77,7 @@ def merged_rows(one: NDArray[np.float64], two: NDArray[np.float64]) -> NDArray[n
     """Merge two arrays of rows, row by row as :func:`merged_row` does."""
     own, more = one[..., NUM_FINITE], two[..., NUM_FINITE]
     merged = one + two
-    with np.errstate(all="ignore"):  # What overflows is infinite, as in PyTorch.
+    with np.errstate(all="ignore"):  # An overflow is infinite, as in PyTorch.
         share = more / np.maximum(own + more, 1)
         delta = np.where((own > 0) & (more > 0), two[..., MEAN] - one[..., MEAN], 0.0)
         between = one[..., MEAN] * (1 - share) + two[..., MEAN] * share

@@ -441,7 +441,7 @@ class Stats:
 
     def __del__(self) -> None:
         clock = getattr(self, "_clock", None)
-        # Without a clock it was refused. What was measured and not taken stays in its rows.
+        # Without a clock it was refused. Numbers that nobody has taken stay in its rows.
         if clock is not None and not clock.has_measured:
             clock.step = _NO_STEP  # Meters that hooks on a graph still hold measure nothing.
             self._tables.give_back()

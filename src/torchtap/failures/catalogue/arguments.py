@@ -158,7 +158,7 @@ def _ways_of_parts(
     else:
         yield f"Take the part out of it that is meant: {listed(parts)}."
     if maker is not None and maker._forward_hooks:
-        yield "A forward hook of it returned that: return the tensor, or None to keep it."
+        yield "A forward hook returned it: return a tensor from it, or None to keep the output."
     if joined(text, value) and not is_pair:
         yield f"If all are meant: make a tensor of them, {', or '.join(joined(text, value))}."
 

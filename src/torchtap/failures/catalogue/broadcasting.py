@@ -266,7 +266,7 @@ def _one_more(larger: str, sizes: Sequence[int], chosen: Sequence[Operand]) -> I
     if len(shapes) == 2 and all(len(one) == 1 for one in shapes) and sizes[1] == sizes[0] + 1 > 3:
         it = grouped(larger)
         yield (
-            f"If {larger} counts a step more, such as the state behind the last one, leave that "
+            f"If {larger} has one step more, such as the state after the last step, leave that "
             f"out: {it}[:-1], or {it}[1:] where it is the first."
         )
 

@@ -148,7 +148,7 @@ def _dims_given(failure: Failure, *dims: int) -> str:
             if not differs and not is_repeated:
                 longer = "" if at == 0 else _one_taken(failure.name_of(high), there, here, at)
                 return (
-                    f"{longer}If {name} is one more in dimension {along}, give it the dimension "
+                    f"{longer}If {name} is one more along dimension {along}, add the dimension "
                     f"that it lacks: {grouped(name)}.unsqueeze({at})."
                 )
             if differs == [at] and is_repeated:

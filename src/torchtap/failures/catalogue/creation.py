@@ -35,7 +35,7 @@ def _scalar(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     operand, is_loop = next(iter(failure.tensors), None), failure.text.startswith("iteration")
     text = failure.name_of(operand) if operand is not None else _without_dimensions(failure)
     frame = failure.user
-    # What a function was given may be a tensor or several, and it goes through each in turn.
+    # An argument may be a tensor or several, and the function iterates over each of them.
     is_given = frame is not None and text in frame.code.co_varnames[: frame.code.co_argcount]
     return {
         "name": text or "the tensor",
@@ -144,7 +144,7 @@ SITUATIONS: dict[str, Situation] = {
             "If a function goes through tuples and lists of tensors, as of states, let it end at a "
             "tensor: if isinstance(x, torch.Tensor), before it goes on.",
         ),
-        ("is_single", "If it may hold one number: go through {name_it}.reshape(-1)."),
+        ("is_single", "If it may hold one number: iterate over {name_it}.reshape(-1)."),
         (
             "is_loop",
             "If there are to be several numbers, find where the dimension was lost: x[:1] for "

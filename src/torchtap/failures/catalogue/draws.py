@@ -40,9 +40,12 @@ SITUATIONS: dict[str, Situation] = {
         about="tensors",
     ),
     "shape of a distribution": SituationRow(
-        "The values {given} are not repeated to the shape of the distribution, {wanted}.",
-        ("is_column", "If there is one value for each of it, take the column out: .squeeze(-1)."),
-        ("is_vector", "If it has one value for each row, give it the dimension: .unsqueeze(-1)."),
+        "Values of shape {given} do not broadcast to the shape of the distribution, {wanted}.",
+        (
+            "is_column",
+            "If each element has one value, take out the last dimension: .squeeze(-1).",
+        ),
+        ("is_vector", "If each row has one value, add a last dimension: .unsqueeze(-1)."),
         ("batch", "{batch}"),
         "Make the distribution of the batch that the values belong to.",
         about="tensors",

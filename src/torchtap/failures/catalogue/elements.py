@@ -144,7 +144,7 @@ SITUATIONS: dict[str, Situation] = {
         SituationRow(
             "{name}{shape} has {dims} dimensions, and the mask {mask} has {mask_dims}: it stands "
             "for as many dimensions of {name}.",
-            ("any_of", "If a row is chosen where any of the mask is True: {any_of}."),
+            ("any_of", "To choose a row where any element of its mask is True: {any_of}."),
             "If {name} and the mask belong together, make the mask of as many dimensions.",
             when="mask",
         ),

@@ -101,11 +101,14 @@ def _einsum(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
 SITUATIONS: dict[str, Situation] = {
     "vectors alone": SituationRow(
         "torch.dot takes two vectors, and got tensors of {given} and {other} dimensions.",
-        ("is_equal", "For one product for each row: ({a_name_it} * {b_name_it}).sum(-1)."),
+        (
+            "is_equal",
+            "For one dot product for each row: ({a_name_it} * {b_name_it}).sum(-1).",
+        ),
         ("fits", "For a product of matrices: {a_name_it} @ {b_name_it}."),
         (
             "fits_turned",
-            "For the products of each row with each: {a_name_it} @ {b_name_it}.mT.",
+            "For the dot product of each row with every row: {a_name_it} @ {b_name_it}.mT.",
         ),
         about="tensors",
         facts=_pair,
@@ -114,7 +117,7 @@ SITUATIONS: dict[str, Situation] = {
         "{module} takes {first} features of its first input and {second} of its second, in the "
         "last dimension, with equal dimensions before it, and got {shapes}.",
         ("exchanged", "If they were given in the other order: {exchanged}."),
-        ("is_batch", "Give both one batch: the other dimensions are equal, one by one."),
+        ("is_batch", "Give both the same batch: all dimensions but the last have to be equal."),
         ("is_less", "Give {less} the dimension that it lacks, repeated as in {more}."),
         ("is_width", "If these widths are right, make it take them: {variable} = {made}."),
         about="tensors",

@@ -367,7 +367,7 @@ def _shifted(whole: str, name: str, mask: list[int], shape: list[int]) -> Iterat
     larger, other = (whole, name) if shape[1] > mask[1] else (name, whole)
     it = grouped(larger)
     yield (
-        f"If {larger} has one place more than {other}, as where each predicts the next, leave out "
+        f"If {larger} has one position more than {other}, since each predicts the next, leave out "
         f"the last, {it}[:, :-1], or the first, {it}[:, 1:]."
     )
 

@@ -173,7 +173,7 @@ def _close_names(owner: Any, name: str) -> list[str]:
 
 
 def _closest(name: str, known: list[str], *, cutoff: float) -> list[str]:
-    """Return the names that are most like one: of two, letters that have changed places are it."""
+    """Return the names closest to one: those of the same letters alone, if there are any."""
     close = difflib.get_close_matches(name, known, n=9, cutoff=cutoff)
     return [one for one in close if sorted(one) == sorted(name)] or close[:2]
 
@@ -418,7 +418,7 @@ def _number(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     is_padded = len({one[1:] for one in shapes}) == 1 < len(set(shapes)) and all(shapes)
     return {
         "numel": found["numel"] or several,
-        # Of whole numbers and masks there is no mean.
+        # Whole numbers and masks have no mean.
         "as_float": "" if isinstance(value, Tensor) and value.is_floating_point() else ".float()",
         "whole": whole,
         "is_one": not whole,

@@ -136,13 +136,13 @@ SITUATIONS: dict[str, Situation] = {
         ),
         (
             "is_matrix",
-            "If it is a covariance but for rounding, make it symmetric and add a small multiple of "
-            "the identity: (A + A.mT) / 2 + 1e-5 * torch.eye(A.shape[-1]).",
+            "If it is a covariance matrix up to rounding, make it symmetric and add a small "
+            "multiple of the identity: (A + A.mT) / 2 + 1e-5 * torch.eye(A.shape[-1]).",
         ),
         (
             "is_matrix",
-            "If a network gives it, let it give the factor: scale_tril=L, lower triangular, with a "
-            "diagonal above 0.",
+            "If a network computes it, have the network compute the factor: scale_tril=L, lower "
+            "triangular, with a diagonal above 0.",
         ),
         facts=_parameter,
     ),

@@ -222,7 +222,10 @@ def undone_transpose(failure: Failure) -> Iterator[str]:
             if fits and broadcasts(held.shape[:-2], one.shape[:-2]):
                 text = grouped(written(base, frame.file))
                 shape = _shape_of_product(one, held.mT)
-                yield f"To sum over the last dimensions, turn those alone: {text}.mT{shape}."
+                yield (
+                    "To sum over the last dimensions, transpose the last two alone: "
+                    f"{text}.mT{shape}."
+                )
 
 
 def _shape_of_product(one: Tensor, other: Tensor) -> str:
@@ -289,7 +292,11 @@ def _ways_of_channels(
     another = other_layer(failure, lambda one: vars(one)["in_channels"] == given)
     if another:
         yield another
-        yield f"If it is to go through it too, give it {wanted} channels, where it is made."
+        name = failure.name_of(operand)
+        yield (
+            f"If {name} is to go through this layer too, give {name} {wanted} channels where it is "
+            "made."
+        )
         return
     is_first = has_channels_first(failure.origin(operand).module)
     yield from [] if is_first else _moved_channels(failure, operand, shape, wanted)
@@ -382,7 +389,7 @@ def _given_channels(
 
 
 def _without_a_dimension(failure: Failure, operand: Operand, wanted: int) -> Iterator[str]:
-    """Yield what a convolution may have lost that was given one dimension less than a batch has."""
+    """Yield ways out of a convolution whose input has one dimension less than a batch."""
     value, name = operand.value, grouped(failure.name_of(operand))
     kept = kept_dimension(failure, operand, value.dim() + 1)
     if kept:
@@ -610,7 +617,7 @@ SITUATIONS: dict[str, Situation] = {
         facts=_lettered,
     ),
     "kernel without channels": SituationRow(
-        "A kernel is [out, in, ...], with the dimensions that are gone over behind, and {kernel} "
+        "A kernel has the shape [out, in, ...], with the sizes of its window last, and {kernel} "
         "has {count} dimensions.",
         ("is_map", "If it is one kernel for one channel, give it both: {kernel_it}[None, None]."),
         about="tensors",

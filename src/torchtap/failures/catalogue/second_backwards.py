@@ -276,7 +276,7 @@ SITUATIONS: dict[str, Situation] = {
         ),
         SituationRow(
             "{name} adds up what the rounds of the loop compute, {added}, and its graph holds "
-            "those of earlier rounds, which a backward has freed.",
+            "the graphs of earlier rounds, which a backward has freed.",
             "If each round is to train by itself: call backward on {added}, and add up numbers, "
             "{name} += {number}.",
             "If all rounds are one loss: call backward once, behind the loop.",

@@ -214,7 +214,7 @@ SITUATIONS: dict[str, Situation] = {
             "made",
             "If a width of {given} is right, make it take that: {variable} = {made}.",
         ),
-        ("made", "If {wanted} is, give {name} that many, where it is made."),
+        ("made", "If {wanted} is right, give {name} that many, where it is made."),
         ("is_hidden", "Give a state of [batch, {wanted}], or none: it then begins with zeros."),
         about="argument",
         facts=_cell,

@@ -108,7 +108,7 @@ def _names(names: Sequence[str]) -> str:
 
 
 def _others(failure: Failure, missing: Sequence[str]) -> str:
-    """The keys under which the state has a fitting one, where it has several; else empty."""
+    """Return the keys of the states inside that fit, where several do; else empty."""
     state = failure.operand("state_dict").value
     held = state.items() if isinstance(state, dict) else ()
     keys = [key for key, one in held if isinstance(one, dict) and set(missing) <= set(one)]

@@ -309,7 +309,7 @@ SITUATIONS: dict[str, Situation] = {
     "size that is no integer": first_of(
         SituationRow(
             "{none} is None, and a size is a whole number.",
-            "If it is an option: give it where it is set, or a size that stands for none.",
+            "If it is an option: set it, or replace None by a default size.",
             "If not: check what gave None, such as a function without return.",
             when="none",
         ),
