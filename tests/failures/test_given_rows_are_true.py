@@ -21,6 +21,7 @@ from torchtap.failures.scopes import Expression
 from torchtap.failures.value_chains import Link, followed
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
+NUMBERS = ("", "second_", "third_", "fourth_", "fifth_")
 UNKNOWN: Any = object()
 
 
@@ -31,10 +32,7 @@ def unread(folder: str) -> Iterator[Program]:
 
 
 SETS: dict[str, list[Program]] = {
-    **{
-        folder: list(unread(folder))
-        for folder in (f"{name}unread_programs" for name in ("", "second_", "third_", "fourth_"))
-    },
+    **{folder: list(unread(folder)) for folder in (f"{name}unread_programs" for name in NUMBERS)},
     "posted": [one.program for one in POSTED],
     "pages": EVERY,
     "further out": [Program(one.name, "", one.source, "", "", one.changes) for one in FAR],

@@ -19,6 +19,7 @@ from torchtap.failures.failure import Explanation, Failure, place_of
 from torchtap.failures.message_patterns import KnownMessage, is_from_torch, recognise
 from torchtap.failures.misplaced_members import misplaced
 from torchtap.failures.other_names import exchanged_arguments
+from torchtap.failures.parsed_source import forget_old_trees
 from torchtap.failures.traceback_frame import forget
 from torchtap.failures.unread_members import unread_layer
 from torchtap.failures.value_chains import placed, rows_of
@@ -59,6 +60,7 @@ def add_notes(
         is_noted = any(isinstance(text, str) and text.startswith(HEAD) for text in held)
         # The compiler raises its error anew, as an exception of another class with the same text.
         if not is_noted and not _is_said_in(noted, str(one)):
+            forget_old_trees()
             note = _note(one, model)
             forget(one)
             if note:

@@ -11,13 +11,15 @@ import ast
 import inspect
 import linecache
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import islice
 from types import CodeType
 
 Place = tuple[int, int, int, int]
 """First and last line, and the first and last column, in bytes."""
 
+_MOST_PARSED = 256
+"""Pieces of source that are kept parsed when a note begins."""
 _MOST_ENDS = 12
 """Lines that are tried as the end of a function, of which the first is nearly always right."""
 _WITHOUT_DEF = frozenset({"<lambda>", "<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>"})
@@ -35,9 +37,20 @@ def source_tree(file: str) -> ast.Module | None:
     return _parsed(source, 1) if source else None
 
 
+def forget_old_trees() -> None:
+    """Empty the caches of trees together, before a note is written, where they hold much.
+
+    Nodes are compared by identity. A function whose tree is parsed anew while another cache still
+    has a node of the former one would have two, and no node of the one is found in the other.
+    """
+    if _parsed.cache_info().currsize > _MOST_PARSED:
+        for each in (_parsed, function_tree, expression_at):
+            each.cache_clear()
+
+
 # A function that calls itself is asked for once for each frame. Functions that are equal in code,
 # names and positions have the same tree, whatever the file.
-@lru_cache(maxsize=1024)
+@cache
 def function_tree(code: CodeType, line: int) -> ast.AST | None:
     """Return the source of a function; of the file, where the code is that of a file or of a class.
 
@@ -64,7 +77,7 @@ def function_tree(code: CodeType, line: int) -> ast.AST | None:
     return tree or source_tree(code.co_filename)
 
 
-@lru_cache(maxsize=1024)
+@cache
 def expression_at(code: CodeType, instruction: int, line: int) -> ast.AST | None:
     """The expression or statement that an instruction evaluates; ``None`` if it is not known.
 
@@ -250,7 +263,7 @@ def _indent(line: str) -> int:
     return len(line) - len(line.lstrip())
 
 
-@lru_cache(maxsize=256)
+@cache
 def _parsed(source: str, first: int) -> ast.Module | None:
     """Lines of a file, parsed with the numbers that they have in it.
 
