@@ -32,7 +32,7 @@ def chosen(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def interrupted_at(line: int, names: tuple[str, ...], action: Callable[[], object]) -> bool:
-    """Raise KeyboardInterrupt at one of the lines of these functions; return whether there is one."""
+    """Raise KeyboardInterrupt at one of the lines of functions; return whether there is one."""
     left = line
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:

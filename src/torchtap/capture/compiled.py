@@ -152,7 +152,7 @@ class Part:
         if value is None:
             self._hear(port, leaf, note, trains=trains)
             return
-        if self._native is None and _can_hand_over:
+        if self._native is None and _can_hand_over and native.takes_calls():
             self._native = self._new_native()
         # A compiled model does not say when it is entered.
         engine.begin(tap, trains=trains)

@@ -23,7 +23,15 @@ from torchtap.stats.catalogue.results import Missing
 from torchtap.stats.chosen_statistics import ChosenStatistics, Wanted
 from torchtap.stats.kernels import native
 from torchtap.stats.kernels.device_table import Block, DeviceTables, Taken
-from torchtap.stats.meter import DTYPE_OF, Meter, QuickMeter, Sums, is_plain, new_clock, new_quick_meter
+from torchtap.stats.meter import (
+    DTYPE_OF,
+    Meter,
+    QuickMeter,
+    Sums,
+    is_plain,
+    new_clock,
+    new_quick_meter,
+)
 from torchtap.stats.readable import (
     SAMPLE,
     accumulate,
