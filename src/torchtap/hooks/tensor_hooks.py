@@ -49,7 +49,7 @@ class TensorHooks:
     def join(self, hooks: Any, hook: GradHook) -> None:
         """Put a hook into a table that others made, which is remembered once, to clean it."""
         with tables_lock:  # Another thread may take off those of another owner.
-            # The table of a tensor that was hooked before may be known already: each is cleaned once.
+            # That of a tensor that was hooked before may be known already: each is cleaned once.
             if not any(isinstance(other, GradHook) and self._is_ours(other) for other in hooks):
                 self.tables.append(weakref.ref(hooks))
             hooks[hook] = hook
