@@ -62,7 +62,7 @@ def test_an_interrupt_while_a_site_begins_is_raised_and_its_rows_stay_its_own() 
     line, was_interrupted = 0, True
     while was_interrupted:
         line += 1
-        spare = []  # No block of an earlier sink is left for this one.
+        spare: list[tt.Stats] = []  # No block of an earlier sink is left for this one.
         while native.takes_calls() and len(spare) < 3:
             spare.append(tt.Stats())
             with tt.watch(model, "0", to=spare[-1]):
