@@ -245,6 +245,7 @@ def test_the_advice_knows_buffers_and_compiled_models() -> None:
     model, x = nn.Sequential(Masked(anew=False), nn.Tanh()), data().requires_grad_()
     advice = tt.advise_offload(model, lambda: runs(model, x), MIB)
     assert advice.nbytes == 256 * 256 * 4
+    torch._dynamo.reset()  # Other tests compiled nn.Sequential.forward up to the limit.
     plain = two()
     compiled, y = torch.compile(plain, backend="aot_eager"), data()
     runs(compiled, y)  # type: ignore[arg-type]

@@ -202,6 +202,7 @@ def test_a_gradient_of_the_wrong_call_is_found(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_another_shape_or_dtype_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHTAP_NATIVE", "0")  # First values are copied natively.
     keep = CopyPolicy.keep
 
     def widening(self: CopyPolicy, state: Any, tensor: Tensor, *rest: Any) -> Any:

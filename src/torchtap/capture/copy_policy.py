@@ -124,7 +124,7 @@ class CopyPolicy:
         # Setting ``data`` exchanges sizes and storage, and leaves the version counter: so the
         # emptied witness still counts writes into the tensor, and keeps none of its memory.
         witness.data = self.nothing_like(witness)
-        self.witnesses += state, witness, version
+        self.witnesses.extend((state, witness, version))  # In one piece, for other threads.
 
     def nothing_like(self, tensor: Tensor) -> Tensor:
         """Return an empty tensor of the same kind."""
@@ -135,8 +135,10 @@ class CopyPolicy:
 
     def learn(self) -> None:
         """Conclude from the pass that has ended."""
-        every = (self.witnesses[part::3] for part in range(3))
-        for state, witness, version in zip(*every, strict=True):
+        # Another thread may still add to the list: what it adds from here on is for the next pass.
+        ended, self.witnesses = self.witnesses, []
+        every = iter(tuple(ended))
+        for state, witness, version in zip(every, every, every, strict=False):
             # Overwritten once, a site is copied for good: which steps write (every tenth, say) is
             # not learned.
             if witness._version != version:
@@ -144,7 +146,6 @@ class CopyPolicy:
             elif state.copies is None:
                 state.copies = False
                 self._known.append(state)
-        self.witnesses.clear()
 
     def forget(self) -> None:
         """Start again, because the model changed its ways (train to eval)."""
