@@ -117,7 +117,7 @@ PROGRAMS = [
         net(torch.randn(2, 4))  # raises
         """,
         "1 (ReLU)",
-        "return the tensor",
+        "return a tensor from it",
         (("(out,))", "out)"),),
         ("which 0 (Linear) returned",),
         purpose=(
