@@ -15,6 +15,7 @@ from torch.optim.optimizer import (
     _global_optimizer_pre_hooks,
     register_optimizer_step_pre_hook,
 )
+from torch.utils.hooks import RemovableHandle
 
 from torchtap.hooks.optimizer_hooks import OptimizerHandle, listen_to_optimizers
 
@@ -128,4 +129,29 @@ def test_threads_step_while_others_begin_and_end_to_listen() -> None:
     handles[0].remove()
     assert raised == []
     assert len(heard) == 600
+    assert num_hooks() == NONE
+
+
+@pytest.mark.parametrize("left", [0, 1])
+def test_an_interrupt_while_the_hooks_are_removed_leaves_none_behind(
+    monkeypatch: pytest.MonkeyPatch, left: int
+) -> None:
+    remove, heard = RemovableHandle.remove, list[str]()
+    removed: list[RemovableHandle] = []
+
+    def interrupted(handle: RemovableHandle) -> None:
+        if len(removed) == left:
+            raise KeyboardInterrupt
+        removed.append(handle)
+        remove(handle)
+
+    first, listener = Listener([]), Listener(heard)
+    handles = listen_to_optimizers(first)
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(RemovableHandle, "remove", interrupted)
+        handles[0].remove()
+    handles = listen_to_optimizers(listener)
+    step()
+    handles[0].remove()
+    assert heard == ["before ", "after "]
     assert num_hooks() == NONE

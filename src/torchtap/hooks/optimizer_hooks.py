@@ -108,7 +108,8 @@ def listen_to_optimizers(
     # Not at exit, when modules are torn down in any order and no step follows.
     weakref.finalize(listener, _forget, number).atexit = False
     with _lock:
-        if not _pair:
+        if not _is_pair_on():
+            _remove_pair()  # An interrupt may have left one of the two.
             _pair.append(register_optimizer_step_pre_hook(_before))
             _pair.append(register_optimizer_step_post_hook(_after))
     return [OptimizerHandle(number)]
@@ -153,11 +154,21 @@ def _take_off(*, wait: bool = True) -> None:
         return
     try:
         if not _listeners and (_is_pair_alone() or not _is_any_stepping()):
-            handles, _pair[:] = _pair[:], []
-            for handle in handles:
-                handle.remove()
+            _remove_pair()
     finally:
         _lock.release()
+
+
+def _remove_pair() -> None:
+    """Remove the hooks, which are listed until they are off: an interrupt loses neither."""
+    for handle in _pair:
+        handle.remove()
+    _pair.clear()
+
+
+def _is_pair_on() -> bool:
+    on = (handle.id in (handle.hooks_dict_ref() or ()) for handle in _pair)
+    return len(_pair) == 2 and all(on)
 
 
 def _is_pair_alone() -> bool:
