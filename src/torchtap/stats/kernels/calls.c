@@ -161,7 +161,7 @@ typedef struct {
     long long place; /* of its site */
     char replaces, is_summed_in_order, varies, has_begun;
     Shape known, sample, strides; /* of the last tensor; of a sample that is summed; as it may lie */
-    /* Of a meter that has begun here, until Python aims it elsewhere: */
+    /* A meter that has begun here has these, until Python aims it elsewhere: */
     Aim own;
     PyObject *sums; /* a bytearray of double, where samples are summed */
     long long row;  /* of the table */
@@ -480,7 +480,7 @@ static PyMethodDef meter_methods[] = {
     {"distrust", meter_distrust, METH_NOARGS, "Measure nothing quickly."},
     {NULL, NULL, 0, NULL},
 };
-/* What a meter that has begun here has noted, until it is aimed elsewhere; else None. */
+/* Returns notes of a meter that has begun here, until it is aimed elsewhere; else None. */
 static PyObject *meter_get_begun(PyObject *op, void *unused) {
     Meter *self = (Meter *)op;
     (void)unused;

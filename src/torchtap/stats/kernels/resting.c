@@ -15,7 +15,7 @@
 #define DECLARE(name) static PyObject *n_##name;
 NAMES(DECLARE)
 
-/* What the entries of a table hold; all but `table` are NULL until one of them rested. */
+/* Contents of the entries of a table; all but `table` are NULL until one of them rested. */
 typedef struct {
     PyObject *table, *resting, *hooks; /* hooks that rest, by key */
 } Entries;
