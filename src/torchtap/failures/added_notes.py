@@ -21,6 +21,7 @@ from torchtap.failures.misplaced_members import misplaced
 from torchtap.failures.other_names import exchanged_arguments
 from torchtap.failures.parsed_source import forget_old_trees
 from torchtap.failures.traceback_frame import forget
+from torchtap.failures.tried_ways import without_refused
 from torchtap.failures.unread_members import unread_layer
 from torchtap.failures.value_chains import placed, rows_of
 
@@ -93,7 +94,8 @@ def explain(
     way = way or unread_layer(failure, explanation.ways)
     if way:
         explanation = explanation._replace(ways=(way, *explanation.ways))
-    ways = tuple(placed(failure, one) for one in explanation.ways)
+    tried = without_refused(failure, explanation.ways)
+    ways = tuple(placed(failure, one) for one in tried)
     explanation = explanation._replace(ways=ways)
     return failure, known, explanation
 
