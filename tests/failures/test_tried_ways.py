@@ -92,6 +92,21 @@ def test_what_is_refused_on_a_line_below_is_left_out_if_another_way_is_taken(
     assert without_refused(failure, (below,)) == (below,)
 
 
+def test_sizes_that_were_read_before_count_for_nothing_on_the_lines_below(tmp_path: Path) -> None:
+    # Where the batch is to be made, further out, n becomes 4 as well, and the view fits.
+    source = (
+        "def scores(x, w):\n    n = x.size(0)\n    y = torch.bmm({}, w)\n"
+        "    y = y.view(n, 10)\n    return y\n\n"
+        "x, w = torch.ones(2, 3), torch.ones(4, 3, 5)\nscores(x, w)"
+    )
+    further_out = source.replace("scores(x, w)", "scores(x.expand(4, 2, 3), w)", 2)
+    further_out = further_out.replace("def scores(x.expand(4, 2, 3), w)", "def scores(x, w)")
+    assert is_raised(source.format("x"), tmp_path)
+    assert not is_raised(further_out.format("x"), tmp_path)
+    ways = ("Each: x.expand(4, 2, 3).", "One: x.expand(4, 1, 3).")
+    assert without_refused(failed(source.format("x"), tmp_path), ways) == ways
+
+
 KEPT = [
     # A part in words, a name or an argument that the program does not have, another place.
     "If so: x.unsqueeze(0), or make it wider.",
@@ -100,6 +115,7 @@ KEPT = [
     "If so: y.unsqueeze(0).",
     "If so: x.unsqueeze(0) for a batch of one, x.t() for columns.",
     "If so: x.unsqueeze(0); else x.t().",
+    "Make it wider, w.repeat(2, 1), and turn the other: x.unsqueeze(0).",
     "Change it.",
 ]
 

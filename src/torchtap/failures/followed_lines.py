@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 from typing import Any
 
 from torch import nn
@@ -13,6 +14,7 @@ from torchtap.failures.stand_ins import Refused, StandIns, Unknown
 from torchtap.failures.traceback_frame import MISSING, TracebackFrame
 
 _MOST_STATEMENTS = 12
+_GIVING = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.NamedExpr)
 _PARTS = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>", "<lambda>"})
 """Code that is a part of a statement of another frame."""
 
@@ -25,7 +27,8 @@ def is_refused_below(failure: Failure, frame: TracebackFrame, values: StandIns) 
     """Return whether PyTorch refuses a line further on, for the value of an expression.
 
     The rest of its function is computed, as far as it reads that value, and of the functions that
-    called it, up to the first branch or loop.
+    called it, up to the first branch or loop. Variables that the lines before computed from the
+    same operands are not known.
 
     Args:
         failure: the exception.
@@ -64,10 +67,12 @@ def _returned(frame: TracebackFrame, values: StandIns) -> Any:
     """Run the statement of the frame's line and those behind it, and return what they return."""
     function = None if frame.code.co_name in _PARTS else frame.function
     blocks = blocks_at(function, frame.line) if function is not None else ()
-    if not blocks:
+    if function is None or not blocks:
         raise Unknown
     owner, field = blocks[-1]
     statements = getattr(owner, field)
+    for name in _made_from(frame, function) - values.names.keys():
+        values.names[name] = MISSING
     ahead = [one for one in statements if (one.end_lineno or one.lineno) >= frame.line]
     try:
         for statement in ahead[:_MOST_STATEMENTS]:
@@ -77,9 +82,34 @@ def _returned(frame: TracebackFrame, values: StandIns) -> Any:
     raise Unknown  # A loop begins anew, or a branch goes on behind it.
 
 
+def _made_from(frame: TracebackFrame, function: ast.AST) -> set[str]:
+    """Return the variables of a function that may be computed from those of the frame's expression.
+
+    With other values of these they would be others, too: a size that was read, a kept input.
+    """
+    own = {name for name in _names_in(frame.expression) if _is_data(frame.names.get(name))}
+    made, num_known = set(own), -1
+    statements = [one for one in ast.walk(function) if isinstance(one, _GIVING)]
+    while len(made) != num_known:
+        num_known = len(made)
+        for one in statements:
+            if made & _names_in(one):
+                made |= _names_in(one, ast.Store)
+    return made - own
+
+
+def _names_in(node: ast.AST | None, context: type = ast.expr_context) -> set[str]:
+    nodes = ast.walk(node) if node is not None else ()
+    return {one.id for one in nodes if isinstance(one, ast.Name) and isinstance(one.ctx, context)}
+
+
+def _is_data(value: object) -> bool:
+    return not callable(value) and not inspect.ismodule(value)
+
+
 def _run(statement: ast.stmt, values: StandIns, *, is_first: bool) -> None:
     """Run a statement; one that reads nothing of what was computed here gives unknown values."""
-    read = {one.id for one in ast.walk(statement) if isinstance(one, ast.Name)}
+    read = _names_in(statement)
     is_of_it = is_first or any(values.names.get(name, MISSING) is not MISSING for name in read)
     match statement:
         case ast.Return(value=ast.expr() as value):

@@ -34,6 +34,12 @@ _MOST_READINGS = 12
 _SAME = re.compile(r"nn\.\w+\(\) before the module")
 """Says the expression before it as a layer."""
 _ASSIGNED = re.compile(r"([\w.\[\]']+) = (.*)")
+_RESHAPES = frozenset(
+    {
+        *("expand", "expand_as", "flatten", "movedim", "permute", "repeat", "reshape", "squeeze"),
+        *("t", "transpose", "unflatten", "unsqueeze", "view", "view_as"),
+    }
+)
 _SIGNS = (ast.BinOp, ast.Compare, ast.UnaryOp)
 _MEANT = (ast.Call, ast.Subscript, ast.BinOp, ast.Attribute, ast.Compare)
 
@@ -102,7 +108,7 @@ def changes_of(way: str, frame: TracebackFrame) -> list[Change]:
     is returned unless each part of the way out can be read as one.
     """
     found: list[Change] = []
-    for text in _OR.split(_without_condition(way)):
+    for text in _OR.split(_without_condition(way, frame.expression)):
         if found and _SAME.fullmatch(text.strip()):
             continue
         parts = [_readings(part.strip(), frame) for part in _AND.split(text)]
@@ -114,10 +120,16 @@ def changes_of(way: str, frame: TracebackFrame) -> list[Change]:
     return found
 
 
-def _without_condition(way: str) -> str:
-    """Return what stands behind the condition of a way out, up to the end of the sentence."""
+def _without_condition(way: str, line: Any) -> str:
+    """Return what stands behind the condition of a way out, up to the end of the sentence.
+
+    Empty where a change may stand before it: code that is no part of the line.
+    """
     sentence = re.split(r"\.(?:\s+(?=[A-Z])|$)", way)[0]
-    return sentence.partition(": ")[2]
+    condition, _, rest = sentence.partition(": ")
+    written_there = ast.unparse(line)
+    is_condition = all(one in written_there for one in re.findall(r"[\w.]+[(\[]", condition))
+    return rest if is_condition else ""
 
 
 def _readings(text: str, frame: TracebackFrame) -> list[Change]:
@@ -155,20 +167,24 @@ def _places(tree: ast.expr, place: ast.expr | None, line: Any) -> list[list[ast.
     for part in itertools.islice(_roots(tree), 1, None):
         found = [one for one in inside if _same(one, part)]
         if found:
-            around = [one for one in inside if _is_made_of(one, found, tree)]
+            around = [one for one in inside if _is_made_of(one, found, tree, line)]
             whole = [line] if _holds_two(tree, line) else []
-            return [found, *([one] for one in {*found, *around, *whole})]
+            several = [found] if len(found) > 1 else []
+            return several + [[one] for one in {*found, *around, *whole}]
     return []
 
 
-def _is_made_of(one: ast.expr, found: list[ast.expr], tree: ast.expr) -> bool:
+def _is_made_of(one: ast.expr, found: list[ast.expr], tree: ast.expr, line: ast.expr) -> bool:
     """Return whether an expression may stand for a part of the line, which is made of its operand.
 
-    A function's result is one thing, and what it takes another, but where both call that function.
+    The result of a function, or of the line itself, is not replaced, but by a call of the same
+    function, or where the line only gives its operand another shape.
     """
     steps = list(itertools.takewhile(lambda node: node not in found, _roots(one)))
     called = {last_name(node.func) for node in _roots(tree) if isinstance(node, ast.Call)}
     functions = {last_name(node.func) for node in steps if _is_function(node)}
+    if one is line and isinstance(line, ast.Call) and last_name(line.func) not in _RESHAPES:
+        functions.add(last_name(line.func))
     is_made = any(node in found for node in _roots(one))
     return is_made and functions <= called and not any(isinstance(one, _SIGNS) for one in steps)
 
