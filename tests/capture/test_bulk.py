@@ -16,7 +16,7 @@ from torchtap.capture.bulk import find_hooked
 from torchtap.capture.callbacks import PostForward
 from torchtap.core.plan import make_plan
 from torchtap.hooks.hidden_handle import hooked
-from torchtap.hooks.module_hook import ModuleHook, NativeHook
+from torchtap.hooks.module_hook import NativeHook, TapHook
 from torchtap.hooks.tap import Tap
 from torchtap.hooks.tap_follower import CallCounter
 from torchtap.stats.kernels import native
@@ -48,7 +48,7 @@ def described(hook: Any) -> Any:
     """Describe a hook by its classes, its tap and what of it is set."""
     if isinstance(hook, NativeHook):
         return type(hook).__name__, hook.func.__name__, described(hook.args[1])
-    if not isinstance(hook, ModuleHook):
+    if not isinstance(hook, TapHook):
         return "another"
     names = [name for one in type(hook).__mro__ for name in getattr(one, "__slots__", ())]
     kept = {name for name in names if _is_set(hook, name) and name not in ("owner", "tap", "part")}
@@ -149,10 +149,10 @@ def test_both_engines_record_the_same(where: str, monkeypatch: pytest.MonkeyPatc
         runs.append(
             (list(rows), rows, sites, [s.run.stats(site) for site in sites], s.run.meta.order)
         )
-    (sites, values, measured, stats, order), other = runs
-    assert sites == other[0] and measured == other[2] and order == other[4]
-    assert all(torch.equal(values[key], other[1][key]) for key in values)
-    assert list(map(repr, stats)) == list(map(repr, other[3]))
+    one, other = runs
+    assert one[0] == other[0] and one[2] == other[2] and one[4] == other[4]
+    assert all(torch.equal(value, other[1][key]) for key, value in one[1].items())
+    assert list(map(repr, one[3])) == list(map(repr, other[3]))
 
 
 def test_a_sink_that_was_used_before_goes_on_where_it_was() -> None:
