@@ -58,7 +58,7 @@ def new_clock(lock: threading.RLock) -> Clock:
 
 
 class MeterKind(NamedTuple):
-    """What the port of a site decides of its meter.
+    """The kind of a meter, which the port of its site decides.
 
     Attributes:
         replaces: whether a new value takes the place of the old one.
