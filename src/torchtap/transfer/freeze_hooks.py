@@ -254,7 +254,7 @@ class _Step:
 
 # A handle that is dropped leaves the freeze on, as long as the model lives.
 _lock = new_lock()
-"""Of what freezes hand on to each other: who holds a parameter last gives it back."""
+"""Taken while freezes hand on parameters to each other: the last holder gives one back."""
 _keepers: weakref.WeakKeyDictionary[nn.Module, set[FreezeHooks]] = weakref.WeakKeyDictionary()
 
 
