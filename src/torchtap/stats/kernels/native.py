@@ -86,9 +86,16 @@ def follows_models() -> bool:
     return _available and hasattr(_kernel, "enter_model")
 
 
+_SWITCH = "TORCHTAP_NATIVE"
+_encoded: Any = getattr(os.environ, "_data", os.environ)
+"""The environment as ``os`` keeps it. A watch asks ten times as it is opened; ``os.environ`` makes
+bytes of the name each time and text of the answer."""
+_switch: Any = _SWITCH if _encoded is os.environ else os.environ.encodekey(_SWITCH)
+
+
 def takes_calls() -> bool:
     """Return whether plain calls are taken natively (``calls.c``): unless ``TORCHTAP_NATIVE=0``."""
-    return _can_read_tensors and os.environ.get("TORCHTAP_NATIVE", "1") != "0"
+    return _can_read_tensors and _encoded.get(_switch) not in (b"0", "0")
 
 
 _exchange = getattr(Tensor, "__dlpack_c_exchange_api__", None)
