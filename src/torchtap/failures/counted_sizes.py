@@ -96,7 +96,7 @@ def _taken(call: Expression, node: ast.expr) -> tuple[Expression | None, int]:
 
 
 def size_of(node: ast.expr) -> tuple[ast.expr | None, int]:
-    """Return the tensor and the dimension whose size an expression is: ``x`` and 0 of ``len(x)``."""
+    """Return the tensor and dimension whose size an expression is: ``x`` and 0 of ``len(x)``."""
     match node:
         case ast.Call(func=ast.Name("len"), args=[base]):
             return base, 0

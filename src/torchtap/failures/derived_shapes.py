@@ -94,7 +94,9 @@ _LAYERS: dict[type, Callable[..., Any]] = {
 }
 """Layers whose parameters and options say the shape of what they make."""
 _ATTRIBUTES = ("mT", "T", "data", "real")
-_MAKERS = frozenset({"arange", "empty", "eye", "full", "linspace", "ones", "rand", "randn", "zeros"})
+_MAKERS = frozenset(
+    {"arange", "empty", "eye", "full", "linspace", "ones", "rand", "randn", "zeros"}
+)
 """Functions that make a tensor of a shape that they are given."""
 
 
@@ -158,7 +160,9 @@ def _computed(node: ast.expr, frame: TracebackFrame) -> Any:
         case ast.Call(func=ast.Attribute(attr=attr), args=args, keywords=[]) if (
             attr in _MAKERS and frame.value_of(node.func) is vars(torch)[attr]
         ):
-            made: Tensor = vars(torch)[attr](*(_computed(one, frame) for one in args), device="meta")
+            made: Tensor = vars(torch)[attr](
+                *(_computed(one, frame) for one in args), device="meta"
+            )
             return made
         case ast.List(elts=elements):
             return [_computed(one, frame) for one in elements]

@@ -23,7 +23,7 @@ _CHANGING = CONVERSIONS | _SHAPING
 
 
 def dropped_result(failure: Failure) -> str:
-    """Return the way out where a line before computed an operand anew and dropped it; else empty."""
+    """Return the way out where a line computed an operand anew and dropped it; else empty."""
     for frame in [one for one in reversed(failure.frames) if one.is_user][:4]:
         for statement, base in _dropped_in(frame):
             value = frame.value_of(base)
@@ -38,7 +38,7 @@ def dropped_result(failure: Failure) -> str:
 
 def _dropped_in(frame: TracebackFrame) -> list[tuple[ast.Expr, ast.expr]]:
     """Return the lines of a function that call a method of a variable and drop what it returns."""
-    found = []
+    found: list[tuple[ast.Expr, ast.expr]] = []
     for node in ast.walk(frame.function) if frame.function is not None else ():
         match node:
             case ast.Expr(

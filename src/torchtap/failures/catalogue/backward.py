@@ -218,9 +218,12 @@ def _cut_of(failure: Failure, name: str) -> str:
     user = failure.user
     for node in ast.walk(user.function) if user is not None and user.function is not None else ():
         match node:
-            case ast.Call(
-                func=ast.Attribute(value=ast.Name(id=cut), attr="detach" | "numpy" | "tolist")
-            ) | ast.Attribute(value=ast.Name(id=cut), attr="data") if cut == name:
+            case (
+                ast.Call(
+                    func=ast.Attribute(value=ast.Name(id=cut), attr="detach" | "numpy" | "tolist")
+                )
+                | ast.Attribute(value=ast.Name(id=cut), attr="data")
+            ) if cut == name:
                 line, text = node.lineno, written(node, user.file)  # type: ignore[union-attr]
                 if line < user.line:  # type: ignore[union-attr]
                     return (
@@ -231,7 +234,7 @@ def _cut_of(failure: Failure, name: str) -> str:
 
 
 def _asked_too_late(failure: Failure, name: str) -> str:
-    """Return the way out where a line asks for a graph after the output was computed; else empty."""
+    """Return the way out where a line asks for a graph after the output was made; else empty."""
     frame, call = failure.user, None if failure.user is None else failure.user.expression
     first = call.args[0] if isinstance(call, ast.Call) and call.args else None
     made = assignments_of(frame, first.id) if frame and isinstance(first, ast.Name) else []
@@ -240,7 +243,7 @@ def _asked_too_late(failure: Failure, name: str) -> str:
         if text.startswith(f"{name}.") and made[-1].line < node.lineno < frame.line:  # type: ignore[union-attr]
             return (
                 f"{text} of line {node.lineno} comes behind line {made[-1].line}, which computes "
-                f"{written(first)}: call it before."  # type: ignore[arg-type]
+                f"{written(first)}: call it before."
             )
     return ""
 

@@ -16,8 +16,8 @@ from torchtap.failures.operands import Operand, bounds_of, dtype_text, dtype_wor
 from torchtap.failures.parsed_source import expression_of, grouped, last_name, replaced, written
 from torchtap.failures.situation_row import Situation, SituationRow, first_of
 from torchtap.failures.traceback_frame import MISSING
-from torchtap.failures.unread_members import unread_value
 from torchtap.failures.unreached_layers import way_to_reach
+from torchtap.failures.unread_members import unread_value
 
 _MOST_HELD = 64
 _TABLES = frozenset({"_modules", "_parameters", "_buffers"})

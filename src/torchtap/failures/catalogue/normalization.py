@@ -61,7 +61,9 @@ def _single(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     is_read_only = any(_is_without_grad(one) for one in failure.frames if one.is_user)
     given, reach, caller = _mode_given(failure), way_to_reach(failure), caller_of(failure)
     is_off = caller is not None and caller.module is not None and not caller.module.training
-    is_done = bool(given) or (bool(reach) and is_off)  # model.eval() was called, or changes nothing.
+    is_done = bool(given) or (
+        bool(reach) and is_off
+    )  # model.eval() was called, or changes nothing.
     is_read_only = is_read_only and not is_done
     return {
         "ways": tuple(filter(None, (reach, given))),
@@ -80,7 +82,7 @@ def _mode_given(failure: Failure) -> str:
     call = None if failure.user is None else failure.user.expression
     for keyword in call.keywords if isinstance(call, ast.Call) else ():
         if keyword.arg == "training" and getattr(keyword.value, "value", None) is True:
-            return "If it is to follow the mode of the model, in place of always: training=self.training."
+            return "If it is to follow the mode of the model: training=self.training."
     return ""
 
 

@@ -52,8 +52,8 @@ def _of_batches_first(failure: Failure, query: Tensor, key: Tensor) -> Explanati
     batches, length = (query.shape[1], key.shape[1]), key.shape[0]
     turned = "If key and value stand as [time, batch, features], turn them: key.transpose(0, 1)."
     return Explanation(
-        f"{failure.module_text} takes [batch, time, features], and the batch is {batches[0]} in the "
-        f"query and {batches[1]} in the key.",
+        f"{failure.module_text} takes [batch, time, features], and the batch is {batches[0]} in "
+        f"the query and {batches[1]} in the key.",
         (
             *((turned,) if length == batches[0] else ()),
             "Give query, key and value of one batch, in the order of its samples.",
