@@ -32,7 +32,8 @@ def counted_elsewhere(failure: Failure) -> str:
     if not is_of_shapes(failure):
         return ""
     sizes = {int(one) for one in _NUMBER.findall(failure.text)} - {0, 1}
-    for operand in failure.tensors:
+    plain = (one for one in failure.tensors if not one.value.is_nested)  # Those have one shape.
+    for operand in plain:
         wanted = sizes - set(operand.value.shape)
         for call in _calls_that_made(failure, operand):
             way = _way(call, operand.value, wanted)
@@ -54,11 +55,13 @@ def _way(call: Expression, made: Tensor, wanted: set[int]) -> str:
     for node in _arguments(call.node):
         base, dim = _taken(call, node)
         held = None if base is None else base.value
-        if base is None or not isinstance(held, Tensor) or not -held.dim() <= dim < held.dim():
+        if base is None or not isinstance(held, Tensor) or held.is_nested:
+            continue
+        if not -held.dim() <= dim < held.dim() or made is held:
             continue
         own, size = dim % held.dim(), held.shape[dim]
         others = [at for at, other in enumerate(held.shape) if at != own and other in wanted]
-        if size in made.shape and len(others) == 1 and made is not held:
+        if size in made.shape and len(others) == 1:
             name, other = base.text, others[0]
             file, at = call.scope.file, call.line
             old, new = written(node, file), f"{grouped(name)}.size({other})"

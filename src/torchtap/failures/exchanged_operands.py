@@ -1,7 +1,7 @@
 """A call of PyTorch whose arguments stand in another order than it takes them.
 
-``torch.linalg.solve(b, A)``, ``nll_loss(target, scores)`` and ``gather(index, 1)`` are refused, and
-would be taken with two arguments exchanged. PyTorch tells so itself, on its meta device: from
+``torch.linalg.solve(b, A)``, ``x.gather(index, 1)`` and ``torch.cat(1, parts)`` are refused, and would
+be taken with two arguments exchanged. PyTorch tells so itself, on its meta device: from
 shapes and dtypes alone, without values and without code of the program.
 """
 
@@ -25,6 +25,9 @@ from torchtap.failures.traceback_frame import TracebackFrame
 _HOLDERS = (torch, torch.linalg, torch.fft, torch.special, torch.nn.functional)
 _TURNED = frozenset({"matmul", "mm", "bmm", "mv", "addmm", "baddbmm", "einsum", "tensordot"})
 """Functions of which the transposed operand is as likely as the other order."""
+_LOSSES = ("loss", "cross_entropy", "divergence")
+"""Parts of the names of functions of an output and a target, which take both for either at times:
+the rows of losses say which is which, by the values."""
 _DRAWN = ("rand", "dropout", "normal", "multinomial", "bernoulli", "poisson", "gumbel", "rrelu")
 """Parts of the names of functions that draw random numbers."""
 _MOST_ARGUMENTS = 5
@@ -66,7 +69,7 @@ def _on_meta(
     named = {str(one.arg): on_meta(one.value, frame) for one in node.keywords}
     func, function = node.func, frame.value_of(node.func)
     name = getattr(func, "attr", getattr(func, "id", ""))
-    if name in _TURNED or any(part in name for part in _DRAWN) or name.startswith("set_"):
+    if name in _TURNED or any(part in name for part in (*_LOSSES, *_DRAWN, "set_")):
         raise TypeError
     if any(vars(holder).get(name) is function for holder in _HOLDERS):
         return function, given, named
