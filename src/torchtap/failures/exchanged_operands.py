@@ -1,7 +1,7 @@
 """A call of PyTorch whose arguments stand in another order than it takes them.
 
-``torch.linalg.solve(b, A)``, ``x.gather(index, 1)`` and ``torch.cat(1, parts)`` are refused, and would
-be taken with two arguments exchanged. PyTorch tells so itself, on its meta device: from
+``torch.linalg.solve(b, A)``, ``x.gather(index, 1)`` and ``torch.cat(1, parts)`` are refused, and
+would be taken with two arguments exchanged. PyTorch tells so itself, on its meta device: from
 shapes and dtypes alone, without values and without code of the program.
 """
 
