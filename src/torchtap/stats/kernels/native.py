@@ -86,9 +86,16 @@ def follows_models() -> bool:
     return _available and hasattr(_kernel, "enter_model")
 
 
+_SWITCH = "TORCHTAP_NATIVE"
+_encoded: Any = getattr(os.environ, "_data", os.environ)
+"""The environment as ``os`` keeps it. A watch asks ten times as it is opened; ``os.environ`` makes
+bytes of the name each time and text of the answer."""
+_switch: Any = _SWITCH if _encoded is os.environ else os.environ.encodekey(_SWITCH)
+
+
 def takes_calls() -> bool:
     """Return whether plain calls are taken natively (``calls.c``): unless ``TORCHTAP_NATIVE=0``."""
-    return _can_read_tensors and os.environ.get("TORCHTAP_NATIVE", "1") != "0"
+    return _can_read_tensors and _encoded.get(_switch) not in (b"0", "0")
 
 
 _exchange = getattr(Tensor, "__dlpack_c_exchange_api__", None)
@@ -152,6 +159,13 @@ def new_clock(lock: object) -> _kernel.Clock:
 def new_meter(clock: object, replaces: bool) -> _kernel.Meter:
     """Make a native meter of a native clock."""
     return _kernel.Meter(clock, replaces)  # type: ignore[arg-type]
+
+
+def new_meters(clock: object, kinds: Iterable[tuple[bool, bool]]) -> list[_kernel.Meter] | None:
+    """Make native meters of the first places, each of whether it replaces and whether it sums."""
+    if not hasattr(_kernel, "new_meters"):
+        return None  # Or the binary is an older one.
+    return _kernel.new_meters(clock, 0, bytes(replaces + 2 * sums for replaces, sums in kinds))
 
 
 def _missing(*arguments: int) -> None:

@@ -83,6 +83,8 @@ static PyObject *note_key(PyObject *table, PyObject *keys, PyObject *kept) {
 
 /* Returns the keys without one; NULL with an exception. */
 static PyObject *without(PyObject *keys, PyObject *key) {
+    if (PyTuple_Size(keys) == 1 && PyTuple_GetItem(keys, 0) == key) /* Nearly always. */
+        return PyTuple_New(0);
     PyObject *left = PyList_New(0);
     for (Py_ssize_t i = 0; left && i < PyTuple_Size(keys); i++) {
         PyObject *other = PyTuple_GetItem(keys, i);
