@@ -398,8 +398,8 @@ def _copied(module: nn.Module, layers: Mapping[int, tuple[Any, ...]]) -> Any:
     is_own = code is not None and code.co_filename.startswith(TORCH) and "forward" not in held
     if not is_own or not type(module).__module__.startswith("torch.nn.modules."):
         raise Unknown
-    if _has_global_hooks():
-        raise Unknown
+    if _has_global_hooks() or isinstance(module, nn.RNNBase):
+        raise Unknown  # A recurrence holds its weights a second time.
     for table in ("_parameters", "_buffers"):
         held[table] = {
             key: one if one is None else stand_in(one) for key, one in held[table].items()
@@ -412,10 +412,6 @@ def _copied(module: nn.Module, layers: Mapping[int, tuple[Any, ...]]) -> Any:
     held["_compiled_call_impl"] = None
     if id(module) in layers:
         _resize(module, held, layers[id(module)])
-    if "_flat_weights_names" in held:  # A recurrence holds its weights a second time.
-        held["_flat_weights"] = [
-            held["_parameters"].get(one) for one in held["_flat_weights_names"]
-        ]
     copied = object.__new__(type(module))
     vars(copied).update(held)
     return copied
