@@ -54,7 +54,10 @@ class Evaluations:
     def graph(self) -> _Graph:
         """Return the compiled graph that a thread is inside of; made when it is asked for."""
         # The first of several threads that come here at once makes it.
-        return self.__dict__.get("graph") or self.__dict__.setdefault("graph", _Graph())
+        if "graph" not in self.__dict__:
+            self.__dict__.setdefault("graph", _Graph())
+        made: _Graph = self.__dict__["graph"]
+        return made
 
     def phase(self, tap: Tap, *, trains: bool, evaluates: bool = False) -> str:
         """Return the phase of an outermost call.
