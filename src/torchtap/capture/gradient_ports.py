@@ -392,16 +392,19 @@ class Gradients:
         """Forget what belongs to graphs that were freed, and to leaves whose gradient came."""
         if self._leaves and (force or current_task() == -1):
             self._release_leaves(force=force)
-        if not force and len(self.on_tensors.tables) + len(self._handles) < self._prune_at:
+        on_tensors = self.on_tensors
+        num_known = len(on_tensors.tables) + len(self._handles)
+        if not force and num_known < self._prune_at:
             return
-        self.on_tensors.prune()
-        # The table of hooks belongs to its tensor or node, and the handle refers to it weakly: with
-        # the table gone, the graph was freed.
-        if self._handles:
+        if num_known:
+            on_tensors.prune()
+            # The table of hooks belongs to its tensor or node, and the handle refers to it weakly:
+            # with the table gone, the graph was freed.
             self._handles = [h for h in self._handles if h.hooks_dict_ref() is not None]
+            num_known = len(on_tensors.tables) + len(self._handles)
         # Twice what is alive, so that pruning costs a constant share of hooking, however long a
         # graph lives.
-        self._prune_at = 1024 + 2 * (len(self.on_tensors.tables) + len(self._handles))
+        self._prune_at = 1024 + 2 * num_known
 
 
 def _is_graph_discarded() -> bool:

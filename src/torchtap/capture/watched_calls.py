@@ -194,10 +194,12 @@ class WatchedCalls:
     def begin_step(self) -> None:
         """Begin a step: its calls are numbered from 0."""
         self._is_state_taken = self._has_trained = False
+        gradients = self.gradients
         self.hooks.restart()
-        self.gradients.backwards.restart()
-        self.gradients.prune(force=True)
-        self.gradients.views.drop()
+        if gradients.backwards.numbers:  # Else there was none.
+            gradients.backwards.restart()
+        gradients.prune(force=True)
+        gradients.views.drop()
 
     # ------------------------------------------------------------------ forward
 

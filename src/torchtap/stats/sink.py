@@ -127,7 +127,7 @@ class Stats:
         self._quick: list[QuickMeter] = []
         self._meters: dict[int, Meter] = {}
         # Where there are further statistics, the first tensor of a site takes more.
-        self._tables = DeviceTables(histogram=histogram)
+        self._tables = DeviceTables(histogram=histogram, keep=keep)
         if not self._statistics and hasattr(self._clock, "begin"):
             self._clock.begin = weakly(self._begin)
             native.let_begin(self._clock, self._tables.native, self._sample)
@@ -432,16 +432,14 @@ class Stats:
         if self._statistics:
             for meter in self._meters.values():
                 meter.take_slices(self.series.recent, self._clock.step)
-        taken = self._tables.take(self._clock.step)
-
-        def start_again() -> None:
-            self._clock.has_measured = self._is_read = False
-            self._tables.start_again(taken)
-
+        tables = self._tables
+        taken = tables.take(self._clock.step)
         try:
-            start_again()
+            self._clock.has_measured = self._is_read = False
+            tables.start_again(taken)
         except BaseException:  # A KeyboardInterrupt may come between any two lines, and loses none.
-            start_again()
+            self._clock.has_measured = self._is_read = False
+            tables.start_again(taken)
             raise
 
     def _close_states(self) -> None:
