@@ -276,6 +276,17 @@ class SinkDispatch:
             return make
         return self._caller.meters(self._takers[0], make)
 
+    def meters(self, sites: Sequence[Site]) -> Sequence[Meter] | None:
+        """Return a meter for each of sites that differ, as :attr:`meter` makes them."""
+        make = self.meter
+        if make is None:
+            return None
+        made = getattr(self._takers[0], "meters", None)
+        if made is None or not _calls_directly(self._takers, "meter"):
+            return list(map(make, sites))
+        meters: Sequence[Meter] = made(sites)
+        return meters
+
     @property
     def records(self) -> LiveRecords | None:
         """Return the records of the first sink that can be read again, if there is one."""

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 from weakref import ref
 
+from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from torchtap.hooks.hook_order import order_with, put_back
@@ -30,6 +31,12 @@ def keys_in(table: Table) -> set[int]:
     """Return the keys of all hooks of a table, also of those of ours that rest."""
     own = _own_entries(table)
     return {*table, *(() if own is None else own.keys)}
+
+
+def hooked(modules: Iterable[nn.Module]) -> list[nn.Module]:
+    """Return the modules that have hooks in their tables, or of ours that rest."""
+    tables = ((one, (one._forward_pre_hooks, one._forward_hooks)) for one in modules)
+    return [one for one, both in tables if any(table or table.__dict__ for table in both)]
 
 
 class HiddenHandle:

@@ -153,6 +153,23 @@ class GraphPart:
         /,
     ) -> None: ...
 
+# bulk.c: what a watch makes for each module, made together.
+
+def new_meters(clock: object, first: int, kinds: bytes, /) -> list[Meter]: ...
+def make_taps(
+    first: object, planned: tuple[Any, ...], copies: object, meters: object, /
+) -> Any: ...
+def make_hooks(
+    taps: list[Any],
+    modules: list[Any],
+    counted: set[int],
+    parts: tuple[Any, ...],
+    rows: list[Any],
+    own: list[Any],
+    /,
+) -> None: ...
+def hooked(modules: list[Any], /) -> Any: ...
+
 # editing.c: calls whose gradients are edited.
 
 def bind_edits(*parts: object) -> None: ...

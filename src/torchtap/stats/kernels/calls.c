@@ -19,7 +19,7 @@
 #include "calls.h"
 #include "tensors.h"
 
-enum { MOST_DIMS = 64, NO_SHAPE = -1, CPU = 1, LARGE = 1 << 21, UNVERSIONED = -1, MOST_ENTERED = 1 << 12 };
+enum { MOST_DIMS = 64, FEW_DIMS = 8, NO_SHAPE = -1, CPU = 1, LARGE = 1 << 21, UNVERSIONED = -1, MOST_ENTERED = 1 << 12 };
 
 /* By the codes of native.DTYPES. */
 static const DLDataType DTYPES[] = {
@@ -147,11 +147,28 @@ static PyType_Slot clock_slots[] = {
 
 /* ------------------------------------------------------------------------------------------- Meter */
 
-/* `ndim` of a shape is NO_SHAPE where there is none. */
+/* `ndim` of a shape is NO_SHAPE where there is none. There is a meter for each site, and nearly no
+   tensor has many dims. */
 typedef struct {
     int ndim;
-    int64_t sizes[MOST_DIMS];
+    int64_t few[FEW_DIMS], *many; /* sizes; `many` where they are not few */
 } Shape;
+
+static const int64_t *sizes_of(const Shape *shape) {
+    return shape->ndim > FEW_DIMS ? shape->many : shape->few;
+}
+
+/* Where the sizes of a new shape go; NULL with an exception, and then there is none. */
+static int64_t *sizes_for(Shape *shape, int ndim) {
+    shape->ndim = NO_SHAPE;
+    if (ndim > FEW_DIMS && !shape->many &&
+        !(shape->many = PyMem_Malloc(MOST_DIMS * sizeof *shape->many))) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    shape->ndim = ndim;
+    return ndim > FEW_DIMS ? shape->many : shape->few;
+}
 
 typedef struct {
     PyObject_HEAD
@@ -171,12 +188,7 @@ typedef struct {
 #define METER(do, op) do(op, Meter, clock) do(op, Meter, sums)
 LIFE(Meter, METER)
 
-static PyObject *meter_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
-    PyObject *clock;
-    int replaces;
-    (void)keywords;
-    if (!PyArg_ParseTuple(arguments, "O!p:Meter", clock_type, &clock, &replaces))
-        return NULL;
+static PyObject *new_meter(PyTypeObject *type, PyObject *clock, int replaces) {
     MAKE(Meter, type)
     self->clock = held(clock);
     self->replaces = (char)replaces;
@@ -187,14 +199,23 @@ static PyObject *meter_new(PyTypeObject *type, PyObject *arguments, PyObject *ke
     return (PyObject *)self;
 }
 
+static PyObject *meter_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
+    PyObject *clock;
+    int replaces;
+    (void)keywords;
+    if (!PyArg_ParseTuple(arguments, "O!p:Meter", clock_type, &clock, &replaces))
+        return NULL;
+    return new_meter(type, clock, replaces);
+}
+
 /* Reads a tuple of integers, or None. More dims than there is room for are none. */
 static int read_shape(PyObject *tuple, Shape *shape) {
     Py_ssize_t ndim = tuple && tuple != Py_None ? PyTuple_Size(tuple) : NO_SHAPE;
     if (ndim == -1 && PyErr_Occurred())
         return -1;
-    shape->ndim = ndim > MOST_DIMS ? NO_SHAPE : (int)ndim;
-    for (int d = 0; d < shape->ndim; d++)
-        shape->sizes[d] = PyLong_AsLongLong(PyTuple_GetItem(tuple, d));
+    int64_t *sizes = sizes_for(shape, ndim > MOST_DIMS ? NO_SHAPE : (int)ndim);
+    for (int d = 0; sizes && d < shape->ndim; d++)
+        sizes[d] = PyLong_AsLongLong(PyTuple_GetItem(tuple, d));
     return PyErr_Occurred() ? -1 : 0;
 }
 
@@ -205,7 +226,7 @@ static PyObject *meter_get_shape(PyObject *op, void *unused) {
         return none();
     PyObject *shape = PyTuple_New(known->ndim);
     for (int d = 0; shape && d < known->ndim; d++)
-        PyTuple_SetItem(shape, d, PyLong_FromLongLong(known->sizes[d]));
+        PyTuple_SetItem(shape, d, PyLong_FromLongLong(sizes_of(known)[d]));
     return shape;
 }
 
@@ -255,14 +276,14 @@ static int is_contiguous(const DLTensor *tensor, int64_t numel) {
 
 static int equal(const Shape *shape, const int64_t *sizes, int ndim, int first) {
     size_t size = sizeof *sizes * (size_t)(ndim > first ? ndim - first : 0);
-    return shape->ndim == ndim && !memcmp(shape->sizes + first, sizes + first, size);
+    return shape->ndim == ndim && !memcmp(sizes_of(shape) + first, sizes + first, size);
 }
 
 /* Whether a sum over samples of another shape goes on. */
 static int has_same_samples(const Shape *sample, const DLTensor *tensor) {
     int ndim = tensor->ndim ? tensor->ndim - 1 : 0;
     return sample->ndim == ndim &&
-           !memcmp(sample->sizes, tensor->shape + 1, sizeof(int64_t) * (size_t)ndim);
+           !memcmp(sizes_of(sample), tensor->shape + 1, sizeof(int64_t) * (size_t)ndim);
 }
 
 /* Looks at a tensor; whether the kernel can read it as it lies. */
@@ -367,10 +388,12 @@ static int make_sums(Meter *self, int64_t inner) {
     return 0;
 }
 
-/* Notes a shape, without the dims before `first`. */
-static void note_shape(Shape *shape, const int64_t *sizes, int ndim, int first) {
-    shape->ndim = ndim - first;
-    memcpy(shape->sizes, sizes + first, sizeof *sizes * (size_t)shape->ndim);
+/* Notes a shape, without the dims before `first`; -1 with an exception. */
+static int note_shape(Shape *shape, const int64_t *sizes, int ndim, int first) {
+    int64_t *own = sizes_for(shape, ndim - first);
+    if (own)
+        memcpy(own, sizes + first, sizeof *sizes * (size_t)shape->ndim);
+    return own ? 0 : -1;
 }
 
 /* Takes a row, while the lock is held: 0 where the meter has one, or there is none. */
@@ -400,7 +423,7 @@ static int begin_here(Meter *self, PyObject *object) {
     if (!torchtap_is_table(clock->table) ||
         (Py_TYPE(object) != tensor_type && Py_TYPE(object) != parameter_type) ||
         exchange->look(object, &tensor) || tensor.device_type != CPU || !tensor.ndim ||
-        tensor.ndim > MOST_DIMS)
+        tensor.ndim > FEW_DIMS)
         return 0;
     int code = code_of_float(&tensor.dtype);
     if (code < 0 || is_true(ask(is_neg, object)) || !lies_as_new(object, &tensor, &numel))
@@ -446,8 +469,8 @@ static int measure_held(Meter *self, PyObject *object, int64_t step, const Meter
     if (!equal(&self->known, tensor.shape, tensor.ndim, 0)) {
         if (self->sample.ndim != NO_SHAPE && !has_same_samples(&self->sample, &tensor))
             return 0;
-        self->known.ndim = tensor.ndim;
-        memcpy(self->known.sizes, tensor.shape, sizeof(int64_t) * (size_t)tensor.ndim);
+        if (note_shape(&self->known, tensor.shape, tensor.ndim, 0))
+            return forgive();
         self->varies = 1;
     }
     return run_kernel(self, &tensor, numel, step, same);
@@ -498,10 +521,19 @@ static PyGetSetDef meter_properties[] = {
      "(row of the table, dtype code, last list, sums or None, number of samples), or None", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
+static void meter_free(PyObject *op) {
+    Meter *self = (Meter *)op;
+    PyMem_Free(self->known.many);
+    PyMem_Free(self->sample.many);
+    PyMem_Free(self->strides.many);
+    Meter_dealloc(op);
+}
+
 static PyType_Slot meter_slots[] = {
     {Py_tp_new, meter_new},          {Py_tp_call, meter_call},
     {Py_tp_methods, meter_methods},  {Py_tp_members, meter_members},
-    {Py_tp_getset, meter_properties}, LIFE_SLOTS(Meter), {0, NULL},
+    {Py_tp_getset, meter_properties}, {Py_tp_traverse, Meter_traverse},
+    {Py_tp_clear, Meter_clear},      {Py_tp_dealloc, meter_free}, {0, NULL},
 };
 
 /* --------------------------------------------------------------------------------------- SiteState */
@@ -515,17 +547,21 @@ typedef struct {
 #define STATE(do, op) do(op, State, site) do(op, State, meter) do(op, State, reason) do(op, State, copies)
 LIFE(State, STATE)
 
-static PyObject *state_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
-    PyObject *site, *copies, *meter;
-    (void)keywords;
-    if (!PyArg_ParseTuple(arguments, "OOO:SiteState", &site, &copies, &meter))
-        return NULL;
+static PyObject *new_state(PyTypeObject *type, PyObject *site, PyObject *copies, PyObject *meter) {
     MAKE(State, type)
     self->site = held(site);
     self->copies = held(copies);
     self->meter = held(meter);
     PyObject_GC_Track((PyObject *)self);
     return (PyObject *)self;
+}
+
+static PyObject *state_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
+    PyObject *site, *copies, *meter;
+    (void)keywords;
+    if (!PyArg_ParseTuple(arguments, "OOO:SiteState", &site, &copies, &meter))
+        return NULL;
+    return new_state(type, site, copies, meter);
 }
 
 static PyMemberDef state_members[] = {
@@ -1489,6 +1525,60 @@ int torchtap_are_untouched(PyObject *views) {
             return lost < 0 ? -1 : 0;
     }
     return 1;
+}
+
+/* ------------------------------------------------------------------------------- for bulk.c */
+
+PyObject *torchtap_new_meter(PyObject *clock, long long place, int replaces, int sums) {
+    if (Py_TYPE(clock) != clock_type) {
+        PyErr_SetString(PyExc_TypeError, "expected a native Clock");
+        return NULL;
+    }
+    Meter *meter = (Meter *)new_meter(meter_type, clock, replaces);
+    if (meter) {
+        meter->place = place;
+        meter->sums_samples = (char)sums;
+    }
+    return (PyObject *)meter;
+}
+
+PyObject *torchtap_new_state(PyObject *site, PyObject *copies, PyObject *meter) {
+    return new_state(state_type, site, copies, meter ? meter : no_meter);
+}
+
+PyObject *torchtap_new_numbers(PyObject *steps) {
+    if (Py_TYPE(steps) == steps_type)
+        return steps_new_numbers(steps, NULL);
+    PyErr_SetString(PyExc_TypeError, "expected a native StepCounter");
+    return NULL;
+}
+
+int torchtap_is_plain_state(PyObject *state) {
+    if (Py_TYPE(state) != state_type)
+        return state == Py_None;
+    PyObject *meter = ((State *)state)->meter;
+    return meter && (meter == no_meter || Py_TYPE(meter) == meter_type);
+}
+
+PyObject *torchtap_new_leaving(PyObject *first, PyObject *tap, PyObject *calls, PyObject *output,
+                               PyObject *gradient) {
+    if (Py_TYPE(first) != leaving_type || Py_TYPE(calls) != numbers_type) {
+        PyErr_SetString(PyExc_TypeError, "expected a Leaving, and native CallNumbers");
+        return NULL;
+    }
+    const Leaving *like = (const Leaving *)first;
+    MAKE(Leaving, leaving_type)
+    self->listener = held(like->listener);
+    self->busy = held(like->busy);
+    self->running = held(like->running);
+    self->gradients = held(like->gradients);
+    self->policy = held(like->policy);
+    self->tap = held(tap);
+    self->calls = held(calls);
+    self->output = held(output == Py_None ? NULL : output);
+    self->gradient = held(gradient == Py_None ? NULL : gradient);
+    PyObject_GC_Track((PyObject *)self);
+    return (PyObject *)self;
 }
 
 /* --------------------------------------------- GraphPart: a hook that was traced into a graph */

@@ -48,6 +48,7 @@ int torchtap_is_table(PyObject *object);
 PyObject *torchtap_agreement(PyObject *module, PyObject *arguments);
 
 /* Each adds the types and functions of its file to the module; -1 with an exception. */
+int torchtap_add_bulk(PyObject *module);
 int torchtap_add_calls(PyObject *module);
 int torchtap_add_editing(PyObject *module);
 int torchtap_add_facts(PyObject *module);
@@ -92,6 +93,19 @@ int torchtap_are_untouched(PyObject *views);
 
 /* Calls the hook behind a native one: `arguments` are a Leaving, the hook, and what it is given. */
 PyObject *torchtap_pass_on(PyObject *const *arguments, Py_ssize_t given);
+
+/* ------------------------------------------------------------- what calls.c does for bulk.c */
+
+/* Each makes an object, and returns NULL with an exception. */
+PyObject *torchtap_new_meter(PyObject *clock, long long place, int replaces, int sums);
+PyObject *torchtap_new_state(PyObject *site, PyObject *copies, PyObject *meter); /* NULL: none */
+PyObject *torchtap_new_numbers(PyObject *steps);
+/* Like the first of a watch, for another tap; a state may be None. */
+PyObject *torchtap_new_leaving(PyObject *first, PyObject *tap, PyObject *calls, PyObject *output,
+                               PyObject *gradient);
+
+/* Whether values of a state, which may be None, are taken natively. */
+int torchtap_is_plain_state(PyObject *state);
 
 /* --------------------------------------------------------------------- objects and their members */
 

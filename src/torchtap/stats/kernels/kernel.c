@@ -1437,7 +1437,8 @@ PyMODINIT_FUNC PyInit__kernel(void) {
     if (module && (torchtap_add_calls(module) || torchtap_add_root(module) ||
                    torchtap_add_tables(module) || torchtap_add_facts(module) ||
                    torchtap_add_saved(module) || torchtap_add_rows(module) ||
-                   torchtap_add_resting() || torchtap_add_editing(module))) {
+                   torchtap_add_resting() || torchtap_add_editing(module) ||
+                   torchtap_add_bulk(module))) {
         Py_DecRef(module);
         return NULL;
     }

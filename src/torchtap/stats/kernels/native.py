@@ -154,6 +154,13 @@ def new_meter(clock: object, replaces: bool) -> _kernel.Meter:
     return _kernel.Meter(clock, replaces)  # type: ignore[arg-type]
 
 
+def new_meters(clock: object, kinds: Iterable[tuple[bool, bool]]) -> list[_kernel.Meter] | None:
+    """Make native meters of the first places, each of whether it replaces and whether it sums."""
+    if not hasattr(_kernel, "new_meters"):
+        return None  # Or the binary is an older one.
+    return _kernel.new_meters(clock, 0, bytes(replaces + 2 * sums for replaces, sums in kinds))
+
+
 def _missing(*arguments: int) -> None:
     raise NotImplementedError("torchtap was installed without its native kernel.")
 
