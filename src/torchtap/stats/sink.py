@@ -235,12 +235,14 @@ class Stats:
         """End a step: copy its numbers, and read those of steps before."""
         if self._evaluation is not None:
             self._evaluation.close_step(step)
-        with self._clock.lock:
-            self._take_tables()
+        clock = self._clock
+        with clock.lock:
+            if clock.has_measured:
+                self._take_tables()
             self._closed = step
             if self._statistics:
                 self._close_states()
-            self._clock.step = step + 1
+            clock.step = step + 1
             if self._tables.are_due:
                 _add_steps(self.series, self._tables.read_all_but_last())
 
@@ -440,18 +442,24 @@ class Stats:
     # ------------------------------------------------------------------ the end of a step
 
     def _take_tables(self) -> None:
-        if not self._clock.has_measured:
+        clock, tables = self._clock, self._tables
+        if not clock.has_measured:
             return
         if self._statistics:
             for meter in self._meters.values():
-                meter.take_slices(self.series.recent, self._clock.step)
-        tables = self._tables
-        taken = tables.take(self._clock.step)
+                meter.take_slices(self.series.recent, clock.step)
+        # A KeyboardInterrupt may come between any two lines, and loses none.
+        self._is_read = False
+        if tables.lone is not None:
+            tables.close_lone(clock.step, tables.lone)
+            clock.has_measured = False
+            return
+        taken = tables.take(clock.step)
         try:
-            self._clock.has_measured = self._is_read = False
+            clock.has_measured = False
             tables.start_again(taken)
-        except BaseException:  # A KeyboardInterrupt may come between any two lines, and loses none.
-            self._clock.has_measured = self._is_read = False
+        except BaseException:
+            clock.has_measured = False
             tables.start_again(taken)
             raise
 

@@ -52,10 +52,10 @@ _new_taken: Callable[[Any], TakenStep] = partial(tuple.__new__, TakenStep)  # Of
 _BlockTaken = tuple[Rows, list[tuple[NDArray[np.int64], Histograms]]]
 """Rows of a block, and histograms with the row that each of them is of."""
 _LEAST_UNREAD, _MOST_UNREAD = 16, 64
-"""Steps whose numbers are read together, on the CPU: as many as their histograms are kept of anyway,
-between these. After a step of a training the code that reads them has left the processor's caches,
-and takes 270 us to come back, as long as it then takes for 50 steps. On other devices they are read
-one step later, so that copies on the host do not pile up."""
+"""Bounds of how many steps are read together, on the CPU: as many as histograms are kept of anyway.
+After a step of a training the code that reads them has left the processor's caches, and takes
+270 us to come back, as long as it then takes for 50 steps. On other devices they are read one step
+later, so that copies on the host do not pile up."""
 
 
 class Block:
@@ -257,16 +257,16 @@ class DeviceTables:
 
     Attributes:
         native: the rows on the CPU, which native meters may take too; ``None`` without the binary.
+        lone: these, where there is no other table.
     """
 
     def __init__(self, *, histogram: bool, keep: int) -> None:
         self._histogram = histogram
         self._tables: dict[torch.device, DeviceTable] = {}
         self._unread: Unread = []
-        self._behind = self._most_unread = min(max(keep, _LEAST_UNREAD), _MOST_UNREAD)
-        # The one table, where the binary empties it, and what it hands over of the last step.
-        self._lone: native.TableBlocks | None = None
-        self._closed: list[Any] = []
+        self._together = min(max(keep, _LEAST_UNREAD), _MOST_UNREAD)
+        self._most_unread = self._together
+        self.lone: native.TableBlocks | None = None
         self.native: native.TableBlocks | None = None
         if native.closes_tables():
             self.native = native.TableBlocks(weakly(self._add_block_on_cpu), BLOCK)
@@ -292,8 +292,8 @@ class DeviceTables:
             # On the CPU reading several steps at once is cheaper; of a device each step is read one
             # step late, when its copies have arrived.
             is_alone = all(one.type == "cpu" for one in self._tables)
-            self._behind = self._most_unread if is_alone else 1
-            self._lone = rows if is_alone else None
+            self._most_unread = self._together if is_alone else len(self._tables)
+            self.lone = rows if is_alone else None
         return table
 
     def give_back(self) -> None:
@@ -301,12 +301,17 @@ class DeviceTables:
         for table in self._tables.values():
             table.give_back()
 
+    def close_lone(self, step: int, table: native.TableBlocks) -> None:
+        """Take what was measured in a step into the lone table, and begin again.
+
+        Where it was interrupted, another call takes what is there yet.
+        """
+        closed: list[Any] = []
+        self._unread.append(_new_taken((step, partial(_read_closed, closed), True)))
+        table.close(closed)
+
     def take(self, step: int) -> Unread:
         """Take what was measured in a step; nothing is changed before :meth:`start_again`."""
-        # The same as the table does, in fewer calls: what runs once in a step is in no cache.
-        if self._lone is not None:
-            self._closed = closed = []
-            return [_new_taken((step, partial(_read_closed, closed), True))]
         return [table.take(step) for table in self._tables.values()]
 
     def start_again(self, taken: Unread) -> None:
@@ -316,16 +321,13 @@ class DeviceTables:
         """
         if taken and (not self._unread or self._unread[-1] is not taken[-1]):
             self._unread += taken
-        if self._lone is not None:
-            self._lone.close(self._closed)
-            return
         for table in self._tables.values():
             table.clear()
 
     @property
     def are_due(self) -> bool:
         """Return whether the steps before the last one are many enough to be read."""
-        return len(self._unread) > self._behind * len(self._tables)
+        return len(self._unread) > self._most_unread
 
     def read_all_but_last(self) -> Iterator[tuple[int, Taken]]:
         """Yield the steps before the last one."""
