@@ -134,7 +134,7 @@ class TapFollower(CallFollower[OneCall]):
         self._steps.current += 1
 
     def go_on(self) -> bool:
-        """Begin a step as :meth:`restart`, unless a call is running; return whether it was begun."""
+        """Begin a step unless a call is running, and return whether it was begun."""
         if self.running.stack:
             return False
         self.identifier.restart()

@@ -308,7 +308,7 @@ class DeviceTables:
         """
         closed: list[Any] = []
         self._unread.append(_new_taken((step, partial(_read_closed, closed), True)))
-        table.close(closed)
+        table.table.close(closed)
 
     def take(self, step: int) -> Unread:
         """Take what was measured in a step; nothing is changed before :meth:`start_again`."""
