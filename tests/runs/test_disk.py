@@ -127,6 +127,7 @@ VIEWS = {
     "transposed": torch.arange(6.0).reshape(2, 3).t(),
     "strided": torch.arange(2.0 * LARGE)[::2],
     "expanded": torch.ones(1).expand(3, 4),
+    "one element expanded": torch.ones(()).expand(1, 1),  # The gradient of sum().
     "channels last": torch.arange(48.0 * LARGE)
     .reshape(LARGE, 3, 4, 4)
     .contiguous(memory_format=torch.channels_last),

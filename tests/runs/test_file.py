@@ -55,6 +55,7 @@ VIEWS = {
     "transposed": torch.arange(6.0).reshape(2, 3).t(),
     "strided": torch.arange(6.0)[::2],
     "expanded": torch.ones(1).expand(3, 4),
+    "one element expanded": torch.ones(()).expand(1, 1),  # The gradient of sum().
     "channels last": torch.arange(48.0)
     .reshape(2, 3, 2, 4)
     .contiguous(memory_format=torch.channels_last),

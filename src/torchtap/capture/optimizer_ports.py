@@ -82,8 +82,7 @@ class OptimizerPorts:
         self._emit = emit
         self._stepping = stepping
         self._borrows = borrows
-        asked = set[str]().union(*(tap.filters for tap in taps.values()))
-        self._wanted = [port for port in OPTIMIZER_PORTS if port in asked]
+        self._wanted = [port for port in OPTIMIZER_PORTS if port in plan.ports]
         self.is_wanted = bool(self._wanted)
         self._calls: Counter[SiteState] = Counter()
         # Optimizers inside their step, the outermost first.

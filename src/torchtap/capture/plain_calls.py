@@ -41,7 +41,7 @@ from torchtap.hooks.module_hook import (
     run_as_it_is,
     trace_hooks_behind,
 )
-from torchtap.hooks.tap import GradHook, SiteState, no_meter
+from torchtap.hooks.tap import GradHook, SiteState, Tap, first_calls, no_meter
 from torchtap.hooks.tensor_hooks import TensorHooks
 from torchtap.stats.kernels import native
 
@@ -126,46 +126,77 @@ def _repair(
 run_as_it_is(_resume, _repair, TensorHooks.join)  # Called by native hooks.
 
 
-def plain_hooks(listener: Listener) -> Callable[[PostForward], PostForward | NativeHook] | None:
-    """Return what makes a hook that takes plain calls natively in front of another.
+class PlainHooks:
+    """Makes hooks that take plain calls natively, each in front of another.
 
     Calls with a frame are followed by Python, and their tap is told how to take a plain output; but
     for those of the model itself, where the listener says so.
-    """
-    gradients = listener.gradients.plain
-    if gradients is None:
-        return None
-    new_leaving, leave = native.kernel().Leaving, native.kernel().leave
-    meters, busy, running = native.kernel().Meter, listener.busy, listener.hooks.running
-    root, follows_models = listener.hooks.root, native.follows_models()
-    policy = listener.copy_policy
-    copies_first = policy.copy == "auto" and hasattr(new_leaving, "policy")
 
-    def plainly(hook: PostForward) -> PostForward | NativeHook:
+    Args:
+        listener: of the hooks.
+        gradients: takes plain gradients.
+
+    Attributes:
+        root: tap of the model itself.
+        leave: the native hook.
+        counts: that which counts calls, or ``None``.
+    """
+
+    def __init__(self, listener: Listener, gradients: Any) -> None:
+        kernel = native.kernel()
+        self.listener = listener
+        self.root = listener.hooks.root
+        self.leave, self.counts = kernel.leave, getattr(kernel, "enter_counted", None)
+        self._gradients = gradients
+        self._new_leaving, self._meters = kernel.Leaving, kernel.Meter
+        is_copied = listener.copy_policy.copy == "auto" and hasattr(kernel.Leaving, "policy")
+        self._policy = listener.copy_policy if is_copied else None
+
+    def __call__(self, hook: PostForward) -> PostForward | NativeHook:
+        """Return a native hook in front of this one, or this one where nothing would be won."""
         tap = hook.tap
         output, gradient = tap.plain_output, tap.plain_gradient
         # Any other meter is Python, and nothing would be won.
         for state in (output, gradient):
             if state is not None and not (
-                state.meter is no_meter or isinstance(state.meter, meters)
+                state.meter is no_meter or isinstance(state.meter, self._meters)
             ):
                 return hook
         if output is gradient is None:
             return hook
+        leaving = self.leaving(tap, output, gradient)
+        if not hook.has_frame:
+            return NativeHook(self.leave, leaving, hook)
+        tap.take_plain = leaving.take
+        follows_models = tap is self.root and native.follows_models()
+        if not follows_models or not self.listener.is_entered_plainly:
+            return hook
+        return NativeHook(native.kernel().leave_model, leaving, hook)
+
+    def leaving(self, tap: Tap, output: SiteState | None, gradient: SiteState | None) -> Any:
+        """Return what a native hook knows of its tap."""
+        listener, calls = self.listener, tap.call_numbers
         # Handed over as objects: what C notes and what Python notes of later calls is in the same
         # place.
-        leaving = new_leaving(
-            listener, busy, running, tap, tap.call_numbers, output, gradient, gradients
+        made = self._new_leaving(
+            listener,
+            listener.busy,
+            listener.hooks.running,
+            tap,
+            calls,
+            output,
+            gradient,
+            self._gradients,
         )
-        if copies_first:
-            leaving.policy = policy
-        if not hook.has_frame:
-            return NativeHook(leave, leaving, hook)
-        tap.take_plain = leaving.take
-        is_followed = tap is root and follows_models and listener.is_entered_plainly
-        return NativeHook(native.kernel().leave_model, leaving, hook) if is_followed else hook
+        if self._policy is not None:
+            made.policy = self._policy
+        return made
 
-    return plainly
+
+def plain_hooks(listener: Listener) -> PlainHooks | None:
+    """Return what makes hooks that take plain calls natively, where any do."""
+    gradients = listener.gradients.plain
+    return None if gradients is None else PlainHooks(listener, gradients)
 
 
 def entered_plainly(hook: PreForward, leave: PostForward | NativeHook) -> PreForward | NativeHook:
@@ -209,6 +240,8 @@ def _bind() -> None:
             sys.modules, DYNAMO, STAGES, torch.is_grad_enabled, sequence_number, IN_TRAINING
         )
     kernel = native.kernel()
+    if hasattr(kernel, "bind_first_calls"):  # Else the binary is an older one.
+        kernel.bind_first_calls(first_calls)
     of_models = (kernel.enter_model, kernel.leave_model) if native.follows_models() else ()
     counted = (kernel.enter_counted,) if _counts_natively() else ()
     trace_hooks_behind(kernel.leave, *counted, *of_models, find_trace=_find_trace)

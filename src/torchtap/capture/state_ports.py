@@ -69,7 +69,8 @@ class State:
     ) -> None:
         self.step = 0
         self.recording = self.was_taken = False
-        self._planned = [one for one in plan.taps if not _WANTED.isdisjoint(one.filters)]
+        taps_of_plan = () if _WANTED.isdisjoint(plan.ports) else plan.taps
+        self._planned = [one for one in taps_of_plan if not _WANTED.isdisjoint(one.filters)]
         self._wants_buffers = any("buffer" in planned.ports for planned in self._planned)
         self._taps = taps
         self._emit = emit

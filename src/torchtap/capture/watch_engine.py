@@ -8,10 +8,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from torchtap.capture.bulk import find_hooked, has_ends_alone, make_hooks
 from torchtap.capture.callbacks import Begin, End, PostForward, PreForward
 from torchtap.capture.copy_policy import ALIAS
 from torchtap.capture.delivery import SinkDispatch
-from torchtap.capture.plain_calls import counted_plainly, entered_plainly, plain_hooks
+from torchtap.capture.plain_calls import (
+    PlainHooks,
+    counted_plainly,
+    entered_plainly,
+    plain_hooks,
+)
 from torchtap.capture.traceable import TraceableHooks
 from torchtap.capture.training_facts import TrainingFacts
 from torchtap.capture.watched_calls import WatchedCalls, WatchOptions
@@ -34,6 +40,7 @@ _NEED_ENTRY = frozenset({"input", "grad_input", "saved"})
 """Ports for which it must be known when the module was entered."""
 _NEED_END = frozenset({"output", "grad_output"})
 _STATE = frozenset(STATE_PORTS)
+_OwnHook = PreForward | PostForward | CallCounter
 
 
 class WatchEngine:
@@ -65,6 +72,7 @@ class WatchEngine:
         facts: TrainingFacts,
     ) -> None:
         self.calls = calls = WatchedCalls(look.modules[""], plan, delivery, options, facts)
+        self._wants_ends_alone = has_ends_alone(plan)
         self.step = 0
         self.hooks, self.state, self.evaluations = calls.hooks, calls.state, calls.evaluations
         self.places: Places | None = None
@@ -91,35 +99,63 @@ class WatchEngine:
 
     def _put_on(self, look: Look) -> None:
         """Put the hooks on the tapped modules."""
-        calls, root = self.calls, self.hooks.root
-        counted = calling_themselves(look)
-        plainly = plain_hooks(calls)
-        rows: list[Row] = []
-        own: list[PreForward | PostForward | CallCounter] = []
-        for tap, module in self.hooks.tapped(look.modules):
-            before: Any = None
-            after: Any = None
-            ports = tap.filters.keys()
-            has_frame = tap is root or not ports.isdisjoint(_NEED_ENTRY)
-            if has_frame or not ports.isdisjoint(_NEED_END):
-                leaving = PostForward(calls, tap, has_frame)
-                own.append(leaving)
-                after = leaving if plainly is None else plainly(leaving)
-            if has_frame:
-                self._followed.append(tap)
-                entering = PreForward(calls, tap)
-                own.append(entering)
-                before = entered_plainly(entering, after)
-            # A second hook doubles the price of a call; a module that cannot call itself is
-            # numbered as it ends.
-            elif after is not None and id(module) in counted:
-                counter = CallCounter(calls, tap)
-                own.append(counter)
-                before = counted_plainly(counter, after)
-            rows.append((module, before, after))
+        hooked = find_hooked(look.every)
+        rows, own = self._make_hooks(look, calling_themselves(look, hooked))
         if self._traceable is not None:
             self._traceable.add(own)
-        self.hooks.put_on_all(rows, shared_key(look.every), look.layout.entries)
+        self.hooks.put_on_all(rows, shared_key(hooked), look.layout.entries)
+
+    def _make_hooks(self, look: Look, counted: set[int]) -> tuple[list[Row], list[_OwnHook]]:
+        """Make the hooks of the tapped modules, and list those of Python.
+
+        Args:
+            look: at the model.
+            counted: ids of the modules that may call themselves.
+        """
+        plainly, tapped = plain_hooks(self.calls), self.hooks.tapped(look.modules)
+        rows: list[Row] = []
+        own: list[_OwnHook] = []
+        together = None
+        if plainly is not None and self._wants_ends_alone and look.layout.is_comparable:
+            tap, module = next(tapped)  # The model itself.
+            rows.append(self._hooks_of(tap, module, plainly, counted, own))
+            others = [tap for tap in self.hooks.taps.values() if tap is not self.hooks.root]
+            modules = [look.modules[tap.path] for tap in others]
+            together = make_hooks(plainly, others, modules, counted)
+        if together is not None:
+            return rows + together[0], own + together[1]
+        rows += [self._hooks_of(tap, module, plainly, counted, own) for tap, module in tapped]
+        return rows, own
+
+    def _hooks_of(
+        self,
+        tap: Tap,
+        module: nn.Module,
+        plainly: PlainHooks | None,
+        counted: set[int],
+        own: list[_OwnHook],
+    ) -> Row:
+        """Make the hooks of one tap; those of Python are added to ``own``."""
+        calls, ports = self.calls, tap.filters.keys()
+        before: Any = None
+        after: Any = None
+        has_frame = tap is self.hooks.root or not ports.isdisjoint(_NEED_ENTRY)
+        if has_frame or not ports.isdisjoint(_NEED_END):
+            leaving = PostForward(calls, tap, has_frame)
+            own.append(leaving)
+            after = leaving if plainly is None else plainly(leaving)
+        if has_frame:
+            self._followed.append(tap)
+            entering = PreForward(calls, tap)
+            own.append(entering)
+            before = entered_plainly(entering, after)
+        # A second hook doubles the price of a call; a module that cannot call itself is numbered as
+        # it ends.
+        elif after is not None and id(module) in counted:
+            counter = CallCounter(calls, tap)
+            own.append(counter)
+            before = counted_plainly(counter, after)
+        return module, before, after
 
     def _attach_to_parts(self, look: Look) -> None:
         """Hear of the parts that may be called alone, and hold a module whose state is wanted."""
@@ -135,6 +171,8 @@ class WatchEngine:
             self.hooks.put_on(modules[path], post_hook=End(calls, tap))
 
     def _parts_to_hear_of(self, modules: Mapping[str, nn.Module]) -> Iterator[str]:
+        if self._wants_ends_alone:
+            return
         taps = self.hooks.taps
         wanted = [path for path, tap in taps.items() if not _STATE.isdisjoint(tap.filters)]
         for path in outermost_parts(modules) if wanted else ():

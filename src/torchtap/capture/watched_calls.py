@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from torchtap.capture.bulk import taps_maker
 from torchtap.capture.copy_policy import ALIAS, CopyPolicy
 from torchtap.capture.delivery import SinkDispatch
 from torchtap.capture.evaluation import NO_GRADIENTS, Evaluations
@@ -24,6 +25,7 @@ from torchtap.capture.training_facts import TrainingFacts
 from torchtap.capture.value_ports import Values
 from torchtap.core.module_paths import mode_of
 from torchtap.core.record import BACKWARD, EVAL, FORWARD
+from torchtap.core.shared_state import new_lock
 from torchtap.core.tensors import storage_id
 from torchtap.core.torch_private import (
     current_task,
@@ -80,13 +82,15 @@ class WatchOptions:
 
 def _new_hooks(plan: Plan, delivery: SinkDispatch, *, borrows: bool) -> TapFollower[_Frame]:
     """Make the hooks, with a tap for each module; native code takes plain calls where it can."""
+    copies = False if borrows else None
     make_tap = partial(
         Tap,
-        copies=False if borrows else None,
+        copies=copies,
         meter=delivery.meter,
         make_state=native.kernel().SiteState if native.takes_calls() else SiteState,
     )
-    hooks: TapFollower[_Frame] = TapFollower(plan, make_tap, new_step_counter())
+    make_all = taps_maker(plan, delivery, copies)
+    hooks: TapFollower[_Frame] = TapFollower(plan, make_tap, new_step_counter(), make_all)
     hooks.put_natively = native_put_on()
     return hooks
 
@@ -153,12 +157,12 @@ class WatchedCalls:
             from torchtap.capture.loss_facts import LossFacts
 
             self.losses = LossFacts(self.gradients, facts)
-        self._wants_saved = any("saved" in tap.filters for tap in self.hooks.taps.values())
+        self._wants_saved = "saved" in plan.ports
         self._wants_state = self.state.is_wanted or self.optimizers.is_wanted
         # A reentrant checkpoint runs backwards of its own. Where only parameters are watched, only
         # a sink that reads which backward it was needs the right one.
         self._numbers_backwards = self._wants_state and delivery.reads_backward
-        self._state_lock = threading.RLock()  # A sink that is given a parameter may make a step.
+        self._state_lock = new_lock()  # A sink that is given a parameter may make a step.
         self._is_state_taken = False
         self._has_trained = False  # In this step: else no optimizer has to make one.
         self._head: Tap | None = None

@@ -56,6 +56,8 @@ class PlannedTap:
     Attributes:
         is_container: whether it cannot be called at all. Kept, since reasons are given later too,
             when there is no model any more.
+        bare: sites of an output that is one bare tensor, and of its gradient; ``None`` for one
+            that is not wanted.
     """
 
     path: str
@@ -63,6 +65,16 @@ class PlannedTap:
     filters: Mapping[str, Filter]
     module: Callable[[], nn.Module | None] = field(repr=False)
     is_container: bool = False
+    bare: tuple[Site | None, Site | None] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        wanted = [
+            Site(self.path, port)
+            if port in self.filters and self.filters[port].accepts("")
+            else None
+            for port in ("output", "grad_output")
+        ]
+        object.__setattr__(self, "bare", tuple(wanted))
 
     @property
     def ports(self) -> tuple[str, ...]:
@@ -84,6 +96,8 @@ class Plan(Printed):
         types: path -> class names in MRO order, of all modules.
         aliases: further path of a shared module -> its first.
         measure: asks the sinks that write how large it will be, see :attr:`sizes`.
+        ports: that are wanted of any module.
+        bare_sites: those of all taps, see :class:`PlannedTap`.
     """
 
     model: str
@@ -95,6 +109,13 @@ class Plan(Printed):
     types: Mapping[str, tuple[str, ...]]
     aliases: Mapping[str, str]
     measure: Callable[[], tuple[PlannedSize, ...]] = field(default=tuple, repr=False, compare=False)
+    ports: frozenset[str] = field(init=False, repr=False, compare=False)
+    bare_sites: tuple[Site, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        bare = (site for tap in self.taps for site in tap.bare if site is not None)
+        object.__setattr__(self, "bare_sites", tuple(bare))
+        object.__setattr__(self, "ports", frozenset().union(*(tap.filters for tap in self.taps)))
 
     @property
     def sizes(self) -> tuple[PlannedSize, ...]:

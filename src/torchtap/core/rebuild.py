@@ -175,7 +175,10 @@ def _identity(part: Part) -> tuple[str, int]:
 
 
 def _twin(value: Any, new: list[Any], name: str) -> Any:
-    """Return a container of the same type, with other parts."""
+    """Return a container of the same type, with other parts.
+
+    A mapping is asked for its ``keys()``: a ``TensorDict`` iterates over its rows.
+    """
     if isinstance(value, tuple):
         return _tuple_twin(value, new)
     if isinstance(value, types.MappingProxyType):
@@ -192,7 +195,7 @@ def _twin(value: Any, new: list[Any], name: str) -> Any:
         if not isinstance(value, MutableMapping):
             raise EditError(f"{_named(value, name)} cannot be written into. {_WAY_OUT}")
         twin = _apart(value, twin, new, name)
-        for key, part in zip(value, new, strict=True):
+        for key, part in zip(value.keys(), new, strict=True):
             twin[key] = part
         _put_in_order(twin, value)
         _mirror(twin, value, new)
@@ -235,11 +238,11 @@ def _put_in_order(twin: MutableMapping[Any, Any], value: Mapping[Any, Any]) -> N
     then stands elsewhere, and ``output[0]`` is another tensor. Items that a class forbids to take
     out are taken out by the methods of ``dict``.
     """
-    if list(twin) == list(value):
+    if list(twin.keys()) == list(value.keys()):
         return
     kind: Any = next((one for one in (OrderedDict, dict) if isinstance(twin, one)), type(twin))
-    held = {key: twin[key] for key in value}
-    for key in list(twin):
+    held = {key: twin[key] for key in value.keys()}  # noqa: SIM118
+    for key in list(twin.keys()):
         kind.__delitem__(twin, key)
     for key, part in held.items():
         kind.__setitem__(twin, key, part)
@@ -248,8 +251,9 @@ def _put_in_order(twin: MutableMapping[Any, Any], value: Mapping[Any, Any]) -> N
 def _mirror(twin: Any, value: Mapping[Any, Any], new: list[Any]) -> None:
     """Let attributes that are also keys differ from their items where those of the original do."""
     made = {id(old): part for old, part in zip(value.values(), new, strict=True)}
+    keys = set(value.keys())
     for name, held in getattr(value, "__dict__", {}).items():
-        if name in value:
+        if name in keys:
             vars(twin)[name] = made.get(id(held), held)
 
 

@@ -220,6 +220,9 @@ class Sink(Protocol):
         A function of the tensor and the step that may take values of ``site`` in place of
         ``take``; it returns ``False`` for those of which it wants a record. Asked for where the
         sink is the only one.
+    ``meters(sites)`` -> ``Sequence`` of those
+        Makes those of several sites at once, no two of which are equal, where ``meter`` is
+        ``unguarded``: a watch then opens faster.
     ``begin(about)``
         Told once, when the watch begins, what is known of it (:class:`torchtap.runs.about.About`):
         the model, and functions that say later what was seen and what is absent.

@@ -31,6 +31,15 @@ def obstacle(tensor: Tensor) -> str | None:
     return None
 
 
+def as_bytes(contiguous: Tensor) -> Tensor:
+    """View the elements of a contiguous tensor as ``uint8[nbytes]``.
+
+    ``reshape(-1)`` keeps the stride of a single element, which is 0 in the gradient of ``sum()``,
+    and elements of another size can be viewed at stride 1 alone.
+    """
+    return contiguous.as_strided((contiguous.numel(),), (1,)).view(torch.uint8)
+
+
 def kind_of(value: object) -> str:
     """Return ``float32[3, 8]``, or the class of what is no tensor."""
     if not isinstance(value, Tensor):

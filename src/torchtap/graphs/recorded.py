@@ -11,6 +11,7 @@ from torch import Tensor
 
 from torchtap.core.errors import InputError, OverwrittenError
 from torchtap.core.record import Record
+from torchtap.core.tensors import as_bytes
 from torchtap.graphs.autograd import type_of
 from torchtap.graphs.nodes import (
     INPUT,
@@ -235,5 +236,5 @@ def _bits(record: Record) -> _Bits | None:
     if value.layout is not torch.strided or value.is_meta or value.is_quantized or value.is_nested:
         return None
     plain = value.detach().resolve_conj().resolve_neg().cpu().contiguous()
-    content = plain.reshape(-1).view(torch.uint8).numpy().tobytes()
+    content = as_bytes(plain).numpy().tobytes()
     return str(value.dtype), tuple(value.shape), hash(content)

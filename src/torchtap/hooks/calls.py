@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -156,16 +156,21 @@ def may_call_itself(module: nn.Module) -> bool:
     return any(_is_of_others(one) or _has_other_hooks(one) for one in module.modules())
 
 
-def calling_themselves(look: Look) -> set[int]:
-    """Return the ids of the modules of a model that may call themselves."""
+def calling_themselves(look: Look, hooked: Iterable[nn.Module]) -> set[int]:
+    """Return the ids of the modules of a model that may call themselves.
+
+    Args:
+        look: at the model.
+        hooked: its modules with hooks, see :func:`~torchtap.hooks.hidden_handle.hooked`.
+    """
     every, numbers = look.every, look.layout.kept(_CALLING_THEMSELVES)
     if numbers is None:
         found = _around(every, [one for one in every if _is_of_others(one)])
         numbers = [number for number, one in enumerate(every) if id(one) in found]
         look.layout.keep(_CALLING_THEMSELVES, numbers)
     ids = {id(every[number]) for number in numbers}
-    hooked = [one for one in every if _has_other_hooks(one)]
-    return ids | _around(every, hooked) if hooked else ids
+    others = [one for one in hooked if _has_other_hooks(one)]
+    return ids | _around(every, others) if others else ids
 
 
 def _around(every: Sequence[nn.Module], inner: list[nn.Module]) -> set[int]:

@@ -8,18 +8,19 @@ its twin without ours would.
 from __future__ import annotations
 
 import copy
-import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import Any
 from weakref import ref
 
+from torch import nn
 from torch.utils.hooks import RemovableHandle
 
+from torchtap.core.shared_state import new_lock
 from torchtap.hooks.hook_order import order_with, put_back
 
 Table = OrderedDict[int, Any]
-tables_lock = threading.RLock()
+tables_lock = new_lock()
 """Held while hooks of ours are put into tables, moved or taken out: several threads may watch one
 model, and those of one watch have one key."""
 _OWN_NAMES = ("__deepcopy__", "__reduce_ex__", "move_to_end")
@@ -30,6 +31,12 @@ def keys_in(table: Table) -> set[int]:
     """Return the keys of all hooks of a table, also of those of ours that rest."""
     own = _own_entries(table)
     return {*table, *(() if own is None else own.keys)}
+
+
+def hooked(modules: Iterable[nn.Module]) -> list[nn.Module]:
+    """Return the modules that have hooks in their tables, or of ours that rest."""
+    tables = ((one, (one._forward_pre_hooks, one._forward_hooks)) for one in modules)
+    return [one for one, both in tables if any(table or table.__dict__ for table in both)]
 
 
 class HiddenHandle:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -53,6 +53,7 @@ class TapFollower(CallFollower[OneCall]):
         plan: which modules are tapped.
         make_tap: makes a tap of a path, its filters, and the ``steps`` of this object.
         steps: counts the steps.
+        make_all: makes the taps of the plan at once, of one without filters.
 
     Attributes:
         taps: path -> tap.
@@ -68,12 +69,15 @@ class TapFollower(CallFollower[OneCall]):
         plan: Plan,
         make_tap: Callable[..., Tap] = Tap,
         steps: StepCounter | None = None,
+        make_all: Callable[[Tap], Iterable[Tap]] | None = None,
     ) -> None:
         super().__init__()
         self._steps = StepCounter() if steps is None else steps
-        self._make_tap = partial(make_tap, steps=self._steps)
-        self.taps = {tap.path: self._make_tap(tap.path, tap.filters) for tap in plan.taps}
-        self.root = self.taps.get("") or self._make_tap("", {})
+        self._make_tap = make = partial(make_tap, steps=self._steps)
+        first = make("", {})
+        each = (make(tap.path, tap.filters) for tap in plan.taps)
+        self.taps = {tap.path: tap for tap in (each if make_all is None else make_all(first))}
+        self.root = self.taps.get("") or first
         self.marks: dict[str, Tap | None] = {}
         self.shadowed_marks: set[str] = set()
         self.identifier = CallIdentifier()

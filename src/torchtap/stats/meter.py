@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from array import array
 from collections.abc import Callable, Collection, Sequence
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -57,23 +57,36 @@ def new_clock(lock: threading.RLock) -> Clock:
     return Clock(lock)
 
 
-def new_quick_meter(clock: Clock, place: int, *, replaces: bool, sums: bool) -> QuickMeter:
-    """Make a meter of the same kind as the clock.
+class MeterKind(NamedTuple):
+    """The kind of a meter, which the port of its site decides.
 
-    Args:
-        clock: of the sink.
-        place: of its site.
+    Attributes:
         replaces: whether a new value takes the place of the old one.
-        sums: whether samples are summed, if it begins by itself.
+        sums: whether samples are summed, if the meter begins by itself.
     """
+
+    replaces: bool
+    sums: bool
+
+
+def new_quick_meter(clock: Clock, place: int, kind: MeterKind) -> QuickMeter:
+    """Make a meter of the same kind as the clock, for the site at a place."""
     if type(clock) is Clock:
-        return QuickMeter(clock, replaces)
-    meter = native.new_meter(clock, replaces)
+        return QuickMeter(clock, kind.replaces)
+    meter = native.new_meter(clock, kind.replaces)
     if hasattr(clock, "begin"):  # Else the binary is an older one.
         meter.place = place
     if hasattr(clock, "table"):
-        meter.sums_samples = sums
+        meter.sums_samples = kind.sums
     return cast(QuickMeter, meter)
+
+
+def new_quick_meters(clock: Clock, kinds: Sequence[MeterKind]) -> list[QuickMeter]:
+    """Make meters for the first sites of a sink, one of each kind."""
+    meters = None if type(clock) is Clock else native.new_meters(clock, kinds)
+    if meters is not None:
+        return cast(list[QuickMeter], meters)
+    return [new_quick_meter(clock, place, kind) for place, kind in enumerate(kinds)]
 
 
 class Sums:

@@ -6,9 +6,9 @@ The sink fills a series; :mod:`~torchtap.stats.read_series` makes statistics of 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Collection, Iterable, Sequence
 
+from torchtap.core.shared_state import new_lock
 from torchtap.core.site import Site
 from torchtap.stats.algebra import HISTOGRAMS, Rows, States, merge_states
 from torchtap.stats.catalogue.protocol import Statistic
@@ -46,7 +46,7 @@ class Series:
         self.has_histograms = True
         self.revision = 0
         self.evaluation: Series | None = None
-        self.lock = threading.RLock()
+        self.lock = new_lock()
         self.measured = SiteSummaries()
         self._places: dict[Site, int] = {}
         self.rows = RowsByStep(self.measured, self.lock)
@@ -63,10 +63,22 @@ class Series:
 
     def place_of(self, site: Site) -> int:
         """Return the place of a site, which is new or not."""
-        place = self._places.setdefault(site, len(self.measured))
-        if place == len(self.measured):
-            self.measured.sites.append(site)
+        sites = self.measured.sites
+        place = self._known_places().setdefault(site, len(sites))
+        if place == len(sites):
+            sites.append(site)
         return place
+
+    def add_sites(self, sites: Sequence[Site]) -> None:
+        """Add sites that differ, before any other."""
+        self.measured.sites += sites
+
+    def _known_places(self) -> dict[Site, int]:
+        """Return site -> place of all sites: of those that were added together only now."""
+        places, sites = self._places, self.measured.sites
+        for place in range(len(places), len(sites)):
+            places[sites[place]] = place
+        return places
 
     def add_step(self, step: int, rows: Rows, parts: list[StepHistograms]) -> None:
         """Add the rows of a step that has ended, one per site; merge later parts of it."""
@@ -91,16 +103,16 @@ class Series:
         return [measured.site for measured in self.measured if measured.is_seen]
 
     def __contains__(self, site: object) -> bool:
-        place = self._places.get(site) if isinstance(site, Site) else None
+        place = self._known_places().get(site) if isinstance(site, Site) else None
         return place is not None and self.measured[place].is_seen
 
     def known_place(self, site: Site) -> int:
         """Return the place of a site that is there."""
-        return self._places[site]
+        return self._known_places()[site]
 
     def of(self, site: Site) -> SiteSummary:
         """Return the summary of a site over all steps."""
-        return self.measured[self._places[site]]
+        return self.measured[self.known_place(site)]
 
     @property
     def steps(self) -> list[int]:
@@ -109,7 +121,7 @@ class Series:
 
     def steps_of(self, site: Site) -> list[int]:
         """Return steps in which a site was measured."""
-        return self.rows.steps_of(self._places[site])
+        return self.rows.steps_of(self.known_place(site))
 
     # ------------------------------------------------------------------ read by step and place
 

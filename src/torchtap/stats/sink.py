@@ -13,7 +13,7 @@ from torch import Tensor
 from torchtap.core.absence import Absence
 from torchtap.core.errors import InputError
 from torchtap.core.inference_mode import outside_inference_mode
-from torchtap.core.ports import FLOW_PORTS
+from torchtap.core.ports import BY_NAME, FLOW_PORTS
 from torchtap.core.record import BACKWARD, EVAL, FORWARD, Record
 from torchtap.core.site import Site
 from torchtap.core.torch_private import is_of_transform
@@ -26,11 +26,13 @@ from torchtap.stats.kernels.device_table import Block, DeviceTables, Taken
 from torchtap.stats.meter import (
     DTYPE_OF,
     Meter,
+    MeterKind,
     QuickMeter,
     Sums,
     is_plain,
     new_clock,
     new_quick_meter,
+    new_quick_meters,
 )
 from torchtap.stats.readable import (
     SAMPLE,
@@ -166,14 +168,25 @@ class Stats:
 
         return measure
 
+    def meters(self, sites: Sequence[Site]) -> list[Callable[[Tensor, int], bool]]:
+        """Return a meter for each of sites that differ, as :meth:`meter` does."""
+        with self._clock.lock:
+            if self._statistics or self._quick:
+                return list(map(self.meter, sites))
+            kinds = {port: self._kind_of(port) for port in {site.port for site in sites}}
+            self.series.add_sites(sites)
+            self._quick += new_quick_meters(self._clock, [kinds[site.port] for site in sites])
+            return list(self._quick)
+
+    def _kind_of(self, port: str) -> MeterKind:
+        return MeterKind(BY_NAME[port].is_replaced, port in self._sample_mean)
+
     def _place_of(self, site: Site) -> int:
         """Return the place of a site, which has a quick meter from then on."""
         with self._clock.lock:  # Several threads may bring new sites, or one, at the same moment.
             place = self.series.place_of(site)
             if place == len(self._quick):
-                replaces, sums = site.kind.is_replaced, site.port in self._sample_mean
-                made = new_quick_meter(self._clock, place, replaces=replaces, sums=sums)
-                self._quick.append(made)
+                self._quick.append(new_quick_meter(self._clock, place, self._kind_of(site.port)))
             return place
 
     def _meter_at(self, place: int) -> Meter:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchtap.core.tensors import as_bytes
 from torchtap.runs.run import Run
 
 _NAMES = (torch.dtype, torch.device, torch.layout, torch.memory_format, range, slice)
@@ -98,8 +99,8 @@ def _tensor(tensor: Tensor) -> Parts:
         own = own.coalesce()
         return name, (own.indices(), own.values())
     try:
-        flat = own.cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
-        content = hashlib.blake2b(flat.view(torch.uint8).numpy().data).digest()
+        plain = own.cpu().resolve_conj().resolve_neg().contiguous()
+        content = hashlib.blake2b(as_bytes(plain).numpy().data).digest()
     except (RuntimeError, TypeError, NotImplementedError) as error:
         raise NoFingerprintError(f"a tensor of layout {own.layout} on {own.device}") from error
     return name, (content,)

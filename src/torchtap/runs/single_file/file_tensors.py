@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from torchtap.core.errors import RunError
+from torchtap.core.tensors import as_bytes
 from torchtap.runs.single_file.header import (
     CHECKSUMS,
     CODES,
@@ -108,7 +109,7 @@ def _bytes_of(tensor: Tensor) -> memoryview:
     plain = nameable(tensor).detach().resolve_conj().resolve_neg().cpu().contiguous()
     if not plain.numel():
         return memoryview(b"")
-    data: Any = plain.reshape(-1).view(torch.uint8).numpy()
+    data: Any = as_bytes(plain).numpy()
     return memoryview(data)
 
 

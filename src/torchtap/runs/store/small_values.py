@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torchtap.core.errors import RunError
+from torchtap.core.tensors import as_bytes
 from torchtap.runs.store.journal import Template, array_of
 from torchtap.runs.store.streams import StreamWriter, crc_of
 
@@ -58,7 +59,7 @@ def _kind_of(tensor: Tensor) -> tuple[torch.dtype, torch.Size]:
 def stacked(tensors: list[Tensor]) -> Any:
     """Return the bytes of tensors of one dtype and shape: that takes a tenth of looking at each."""
     whole = tensors[0] if len(tensors) == 1 else torch.stack(tensors)
-    flat: Any = whole.reshape(-1).view(torch.uint8).numpy()
+    flat: Any = as_bytes(whole).numpy()
     return memoryview(flat)
 
 

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchtap.core.tensors import as_bytes
+
 _PARTS = 8
 """Buffers have sizes of so many steps between two powers of two."""
 _LEAST = 4096
@@ -112,7 +114,7 @@ class Stager:
             tensor = tensor.cpu()
         # To conjugate or negate a tensor sets a flag: the bytes alone would be another value.
         if tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
-            target.copy_(tensor.reshape(-1).view(torch.uint8))
+            target.copy_(as_bytes(tensor))
         else:
             target.view(tensor.dtype).view(tensor.shape).copy_(tensor)
         return None
@@ -128,7 +130,7 @@ class Stager:
             stream = self._streams[device] = _stream(device)
         stream.wait_stream(computing)
         with torch.cuda.stream(stream):
-            target.copy_(own.reshape(-1).view(torch.uint8), non_blocking=True)
+            target.copy_(as_bytes(own), non_blocking=True)
             # Else the allocator may hand its memory out while this stream still reads it.
             own.record_stream(stream)
             arrived = _event()
