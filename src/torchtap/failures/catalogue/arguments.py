@@ -17,6 +17,7 @@ from torchtap.failures.container_parts import Part, fitting, joined, listed, par
 from torchtap.failures.failure import Explanation, Failure
 from torchtap.failures.none_sources import explained_none
 from torchtap.failures.operands import Operand
+from torchtap.failures.out_of_place import statement_of
 from torchtap.failures.parsed_source import grouped, written
 from torchtap.failures.situation_row import Situation, SituationRow
 from torchtap.failures.traceback_frame import MISSING
@@ -184,8 +185,27 @@ def _meant(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     }
 
 
+def _read_as_module(failure: Failure) -> str:
+    """Return a call of a module without arguments as the module itself; empty of any other.
+
+    ``net.module().state_dict()`` reads a member of a module of the result of a call.
+    """
+    frame = failure.user
+    node = None if frame is None else frame.expression
+    if frame is None or not isinstance(node, ast.Call) or node.args or node.keywords:
+        return ""
+    text = written(node.func, frame.file)
+    whole = list(ast.walk(statement_of(frame) or node))
+    called = {ast.dump(one.func) for one in whole if isinstance(one, ast.Call)}
+    for one in whole:
+        is_its = isinstance(one, ast.Attribute) and ast.dump(one.value) == ast.dump(node)
+        if is_its and isinstance(one, ast.Attribute) and hasattr(nn.Module, one.attr):
+            return f"{text}.{one.attr}{'()' if ast.dump(one) in called else ''}"
+    return ""
+
+
 _WORDS = (
-    *("takes", "lacking", "beyond", "close", "is_selfless", "replicas"),
+    *("itself", "takes", "lacking", "beyond", "close", "is_selfless", "replicas"),
     *("is_changeable", "is_extended", "is_extended_by_name", "layer"),
 )
 
@@ -198,7 +218,8 @@ def _forward(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     signature = inspect.signature(failure.module.forward)
     plain = signature.replace(return_annotation=inspect.Signature.empty)
     names = list(signature.parameters)
-    is_own = not words["chain"] and not words["unpacked"]
+    itself = _read_as_module(failure)
+    is_own = not words["chain"] and not words["unpacked"] and not itself
     missing = re.findall(r"'(\w+)'", found["what"]) if found["what"].startswith("missing") else []
     close = difflib.get_close_matches(words["unknown"], names, n=1) if words["unknown"] else []
     tree = type(failure.module).forward
@@ -209,6 +230,7 @@ def _forward(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         **none,
         "takes": f" It takes {plain}.",
         **words,
+        "itself": itself,
         "lacking": ", ".join(f"{one}=..." for one in missing) if is_own else "",
         "names": " and ".join(missing),
         "beyond": found["what"].startswith("takes") and is_own and not is_selfless,
@@ -444,6 +466,7 @@ SITUATIONS: dict[str, Situation] = {
             "is_selfless",
             "Give its forward the module as the first parameter: def forward(self, x).",
         ),
+        ("itself", "Leave the parentheses out, to read a member of the module itself: {itself}."),
         ("unpacked", "Unpack it: {unpacked}."),
         ("close", "If {unknown} is another name of it: {close}"),
         (

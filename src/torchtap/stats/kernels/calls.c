@@ -51,23 +51,11 @@ static PyObject **const OF_CALLS[] = {
     name(requires_grad) name(given) name(number) name(is_in_graph) name(_is_state_taken)           \
     name(_has_trained) name(phase) name(grad_output) name(note_first_call) name(foreign)          \
     name(untyped_storage) name(_cdata) name(clone) name(data) name(witnesses) name(nothing_like)   \
-    name(policy) name(owner) name(is_inference) name(nbytes) name(storage_offset)
-#define DECLARE(name) static PyObject *n_##name;
+    name(policy) name(owner) name(order) name(is_inference) name(nbytes) name(storage_offset)
 NAMES(DECLARE)
 
 static PyTypeObject *clock_type, *meter_type, *state_type, *gradients_type, *arrival_type,
     *followed_type, *steps_type, *numbers_type, *leaving_type, *graph_part_type;
-
-static PyObject *none(void) { /* See kernel.c. */
-    Py_IncRef(Py_None);
-    return Py_None;
-}
-
-static PyObject *boolean(int value) {
-    PyObject *answer = value ? Py_True : Py_False;
-    Py_IncRef(answer);
-    return answer;
-}
 
 /* Whether an answer is True; takes it over. -1 where there is none. */
 static int is_true(PyObject *answer) {
@@ -84,15 +72,6 @@ static int is_none(PyObject *answer) {
 
 static PyObject *ask(PyObject *function, PyObject *of) {
     return PyObject_CallFunctionObjArgs(function, of, NULL);
-}
-
-/* Clears an exception that Python meets again as it takes what was not taken here; -1 where it is an
-   interrupt or an exit, which nobody meets again. */
-static int forgive(void) {
-    if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception))
-        return -1;
-    PyErr_Clear();
-    return 0;
 }
 
 static int64_t version_of(PyObject *tensor) {
@@ -1255,12 +1234,18 @@ static int is_inside_a_call(const Leaving *self) {
     return size < 0 ? -1 : size > 0;
 }
 
-/* Whether an output lies in memory that its caller passed in, or the model owns: 0 where it does not,
-   1 where it may. */
-static int may_be_foreign(PyObject *output, int of_view, PyObject *running) {
-    PyObject *base = of_view ? PyObject_GetAttr(output, n__base) : held(output);
-    int of_leaf = base ? is_none(PyObject_GetAttr(base, n_grad_fn)) : -1;
+/* Whether a view is one of a tensor that no operation made. */
+static int is_of_leaf(PyObject *view) {
+    PyObject *base = PyObject_GetAttr(view, n__base);
+    int is = base ? is_none(PyObject_GetAttr(base, n_grad_fn)) : -1;
     Py_XDECREF(base);
+    return is;
+}
+
+/* Whether an output, made by an operation, lies in memory that its caller passed in, or the model owns: 0
+   where it does not, 1 where it may. */
+static int may_be_foreign(PyObject *output, int of_view, PyObject *running) {
+    int of_leaf = of_view ? is_of_leaf(output) : 0;
     if (of_leaf)
         return of_leaf;
     PyObject *stack = PyObject_GetAttr(running, n_stack);
@@ -1333,14 +1318,28 @@ static PyObject *copy_first(const Leaving *self, PyObject *output, int of_view, 
     return copied;
 }
 
+/* The numbers of first calls, by which modules are listed: hooks.tap; NULL where Python draws them. */
+static PyObject *first_calls;
+
+/* As Tap.note_first_call. */
+static int note_first_call(PyObject *tap) {
+    if (!first_calls) {
+        PyObject *answer = PyObject_CallMethodObjArgs(tap, n_note_first_call, NULL);
+        Py_XDECREF(answer);
+        return answer ? 0 : -1;
+    }
+    PyObject *number = PyIter_Next(first_calls);
+    int failed = !number || PyObject_SetAttr(tap, n_has_run, Py_True) ||
+                 PyObject_SetAttr(tap, n_order, number);
+    Py_XDECREF(number);
+    return failed ? -1 : 0;
+}
+
 /* Notes the first call of a module, as PostForward does: Python has noted that of a call with a frame. */
 static int note_first(Leaving *self) {
     int has_run = is_true(PyObject_GetAttr(self->tap, n_has_run));
-    PyObject *answer =
-        has_run ? NULL : PyObject_CallMethodObjArgs(self->tap, n_note_first_call, NULL);
-    int failed = has_run < 0 || (!has_run && !answer) ||
+    int failed = has_run < 0 || (!has_run && note_first_call(self->tap)) ||
                  PyObject_SetAttr(self->tap, n_has_trained, Py_True);
-    Py_XDECREF(answer);
     self->has_trained = !failed;
     return failed ? -1 : 0;
 }
@@ -1402,6 +1401,12 @@ static int has_trained(Leaving *self) {
     return self->has_trained;
 }
 
+/* Whether an operation made a tensor, as far as it says without a look at its base. */
+static int is_made(PyObject *tensor) {
+    int is_leaf = is_true(PyObject_GetAttr(tensor, n_is_leaf));
+    return is_leaf < 0 ? -1 : !is_leaf;
+}
+
 static int leave_plain(Leaving *self, PyObject *output, PyObject *number) {
     if (Py_TYPE(output) != tensor_type || PySet_Size(self->busy))
         return 0;
@@ -1414,9 +1419,11 @@ static int leave_plain(Leaving *self, PyObject *output, PyObject *number) {
     /* The first one is noted here, unless Python has followed it. */
     if (plain < 0 || (!plain && number))
         return plain;
-    PyObject *node = PyObject_GetAttr(output, n_grad_fn);
-    PyObject *step = node ? PyObject_GetAttr(self->listener, n_step) : NULL;
-    plain = !step ? -1 : node != Py_None;
+    /* The node itself is looked up where a hook is to be put on it: Python makes an object of it. */
+    PyObject *node = self->gradient ? PyObject_GetAttr(output, n_grad_fn) : held(Py_None);
+    int has_node = self->gradient ? node != Py_None : is_made(output);
+    PyObject *step = node && has_node >= 0 ? PyObject_GetAttr(self->listener, n_step) : NULL;
+    plain = !step ? -1 : has_node;
     if (plain == 1 && begin_use((Gradients *)self->gradients)) {
         plain = take_output(self, output, node, step, number);
         end_use((Gradients *)self->gradients);
@@ -1924,7 +1931,17 @@ static PyObject *bind_calls(PyObject *module, PyObject *arguments) {
     return keep(arguments, 0, OF_CALLS, LENGTH(OF_CALLS)) ? NULL : none();
 }
 
+/* bind_first_calls(an iterator over the numbers of first calls). */
+static PyObject *bind_first_calls(PyObject *module, PyObject *numbers) {
+    PyObject *before = first_calls;
+    (void)module;
+    first_calls = held(numbers);
+    Py_XDECREF(before);
+    return none();
+}
+
 static PyMethodDef functions[] = {
+    {"bind_first_calls", bind_first_calls, METH_O, "bind_first_calls(numbers): see hooks.tap"},
     {"bind_tensors", bind_tensors, METH_VARARGS,
      "bind_tensors(exchange, Tensor, Parameter, is_neg, get_num_threads) -> whether it is known"},
     {"bind_calls", bind_calls, METH_VARARGS,
@@ -1974,9 +1991,6 @@ int torchtap_add_calls(PyObject *module) {
         if (PyModule_AddObject(module, types[i].name, (PyObject *)*types[i].type))
             return -1;
     }
-#define INTERN(name)                                                                               \
-    if (!(n_##name = PyUnicode_InternFromString(#name)))                                           \
-        return -1;
     NAMES(INTERN)
     if (PyModule_AddIntConstant(module, "INTERFACE", TORCHTAP_INTERFACE))
         return -1;
