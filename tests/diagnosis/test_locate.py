@@ -250,9 +250,9 @@ def test_a_step_that_never_calls_the_model_is_refused() -> None:
 
 
 def test_the_text_says_in_which_module_or_that_it_was_outside() -> None:
-    model = nn.Sequential(nn.Linear(2, 1))
-    nn.init.constant_(model[0].weight, 1.0)
-    batch = torch.full((3, 2), -9.0)
+    linear = nn.Linear(2, 1)
+    nn.init.constant_(linear.weight, 1.0)
+    model, batch = nn.Sequential(linear), torch.full((3, 2), -9.0)
     outside = tt.locate(model, lambda x: model(x).log().mean(), batch)
     assert outside is not None
     assert outside.text.startswith("In the forward, log outside the model made the first NaN.")
