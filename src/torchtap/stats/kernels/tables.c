@@ -20,7 +20,7 @@
 NAMES(DECLARE)
 
 static PyTypeObject *handles_type;
-/* What Python hands in: the class of entries, and hook_order.put_by_role. */
+/* Handed in by Python: the class of entries, and hook_order.put_by_role. */
 static PyObject *own_entries, *put_by_role;
 
 /* ---------------------------------------------------------------------- OwnEntries of a table */
@@ -308,10 +308,7 @@ int torchtap_add_tables(PyObject *module) {
         Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION;
     PyType_Spec spec = {"torchtap.stats.kernels._kernel.Handles", sizeof(Handles), 0, flags,
                         handles_slots};
-    if (!(handles_type = (PyTypeObject *)PyType_FromSpec(&spec)))
-        return -1;
-    Py_INCREF((PyObject *)handles_type);
-    if (PyModule_AddObject(module, "Handles", (PyObject *)handles_type))
+    if (add_type(module, &spec, &handles_type))
         return -1;
     NAMES(INTERN)
     return PyModule_AddFunctions(module, functions);
