@@ -150,8 +150,8 @@ follow from these:
   unless the function calls `locals()`.
 
 Each program begins with `import copy, torch`, `import torch.nn.functional as F` and
-`from torch import nn`, in {lines} lines of `train.py` that are not shown. There are {count} programs, and
-the tests run each with its way out.
+`from torch import nn`, in {lines} lines of `train.py` that are not shown. There are
+{count} programs, and the tests run each with its way out.
 
 ## PyTorch's messages
 
