@@ -97,10 +97,10 @@ _HEAD = """# Errors in plain words
 | in a notebook | `%load_ext torchtap` |
 | around a script | `torchtap run --explain train.py` |
 
-`with tt.explain_errors():` adds a note to each exception of PyTorch in the block. The note names the
-cause, the module, the line, the tensors and the operations that made them, and the ways out, best
-first. The exception keeps its type and its message. torchtap catches nothing, and nothing of it runs
-until PyTorch raises.
+`with tt.explain_errors():` adds a note to each exception of PyTorch in the block. The note names
+the cause, the module, the line, the tensors and the operations that made them, and the ways out,
+best first. The exception keeps its type and its message. torchtap catches nothing, and nothing of
+it runs until PyTorch raises.
 
 ```python
 import torch
@@ -118,8 +118,8 @@ except RuntimeError as error:
 ```
 
 - Put the block around a training loop, a trainer's `fit`, or a cell of a notebook, on each rank and
-  in each thread. If blocks are nested, only one adds a note. `with ... as notes` returns the notes as
-  a list, and `@tt.explain_errors()` decorates a function or coroutine function.
+  in each thread. If blocks are nested, only one adds a note. `with ... as notes` returns the notes
+  as a list, and `@tt.explain_errors()` decorates a function or coroutine function.
 - `tt.explain_errors(everywhere=True)` needs no block: it explains each exception that nothing
   catches, until its `close()`. `%load_ext torchtap` does so in a notebook,
   `pytest --torchtap-explain` in tests, and `torchtap run --explain train.py` in a script and its
@@ -137,8 +137,8 @@ A note is made from the frames of the traceback, the source, and the autograd gr
 follow from these:
 
 - autograd records that a tensor was written in place, but not the line. torchtap finds the line in
-  the source. In a function that still runs, the variable with the same memory decides. For a forward
-  that has returned, the note lists all writes of the right kind (`perhaps by`, `one of`).
+  the source. In a function that still runs, the variable with the same memory decides. For a
+  forward that has returned, the note lists all writes of the right kind (`perhaps by`, `one of`).
   `tt.explain_errors(record=True)` records each write as it happens, so the line is certain. Each
   operation then takes some microseconds more, and the fused encoder kernel is not used. Compiled
   code stays compiled, and the note gives the name of its function. Writes that torchtap did not
