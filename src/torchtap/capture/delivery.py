@@ -19,6 +19,7 @@ from torchtap.core.absence import Absence
 from torchtap.core.errors import InputError
 from torchtap.core.inference_mode import outside_inference_mode
 from torchtap.core.record import Record, Sink
+from torchtap.core.shared_state import new_lock
 from torchtap.core.site import Site
 from torchtap.core.torch_private import is_any_autocast_enabled, set_grad_enabled, without_autocast
 from torchtap.hooks.module_hook import run_as_it_is
@@ -95,7 +96,7 @@ class SinkCaller:
         self._alive = list(sinks)
         self._takers = takers_of(sinks)
         self._unraised: Exception | None = None
-        self._lock = threading.RLock()
+        self._lock = new_lock()
 
     def take(self, record: Record) -> None:
         """Give a record to each sink."""

@@ -25,6 +25,7 @@ from torchtap.capture.training_facts import TrainingFacts
 from torchtap.capture.value_ports import Values
 from torchtap.core.module_paths import mode_of
 from torchtap.core.record import BACKWARD, EVAL, FORWARD
+from torchtap.core.shared_state import new_lock
 from torchtap.core.tensors import storage_id
 from torchtap.core.torch_private import (
     current_task,
@@ -161,7 +162,7 @@ class WatchedCalls:
         # A reentrant checkpoint runs backwards of its own. Where only parameters are watched, only
         # a sink that reads which backward it was needs the right one.
         self._numbers_backwards = self._wants_state and delivery.reads_backward
-        self._state_lock = threading.RLock()  # A sink that is given a parameter may make a step.
+        self._state_lock = new_lock()  # A sink that is given a parameter may make a step.
         self._is_state_taken = False
         self._has_trained = False  # In this step: else no optimizer has to make one.
         self._head: Tap | None = None

@@ -13,7 +13,7 @@ from torch.optim.optimizer import Optimizer
 
 from torchtap.core.distributed import sharded_parameters
 from torchtap.core.errors import EditError
-from torchtap.core.shared_state import members
+from torchtap.core.shared_state import members, new_lock
 from torchtap.core.site import Site
 from torchtap.hooks.held_params import holders
 from torchtap.hooks.optimizer_hooks import has_closure, listen_to_optimizers
@@ -52,6 +52,10 @@ class FreezeHooks:
 
     def attach(self) -> None:
         """Freeze."""
+        with _lock:
+            self._attach()
+
+    def _attach(self) -> None:
         shards = sharded_parameters()
         for planned, module in self._owners():
             # By the module, weakly: optimizers' hooks are global and know this object weakly, too.
@@ -107,6 +111,10 @@ class FreezeHooks:
 
     def detach(self) -> None:
         """Give everything back."""
+        with _lock:
+            self._detach()
+
+    def _detach(self) -> None:
         self._follow()
         for handle in self._handles:
             handle.remove()
@@ -143,7 +151,8 @@ class FreezeHooks:
         """A step begins: the arguments to make it with, where they are others."""
         if id(optimizer) in self._steps:  # Its last one raised.
             self._steps.pop(id(optimizer)).show()
-        self._follow()
+        with _lock:
+            self._follow()
         every = [param for group in optimizer.param_groups for param in group["params"]]
         held = [param for param in every if self.holds(param)]
         if not held:
@@ -244,6 +253,8 @@ class _Step:
 
 
 # A handle that is dropped leaves the freeze on, as long as the model lives.
+_lock = new_lock()
+"""Taken while freezes hand on parameters to each other: the last holder gives one back."""
 _keepers: weakref.WeakKeyDictionary[nn.Module, set[FreezeHooks]] = weakref.WeakKeyDictionary()
 
 

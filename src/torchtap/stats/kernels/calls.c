@@ -52,22 +52,10 @@ static PyObject **const OF_CALLS[] = {
     name(_has_trained) name(phase) name(grad_output) name(note_first_call) name(foreign)          \
     name(untyped_storage) name(_cdata) name(clone) name(data) name(witnesses) name(nothing_like)   \
     name(policy) name(owner) name(order) name(is_inference) name(nbytes) name(storage_offset)
-#define DECLARE(name) static PyObject *n_##name;
 NAMES(DECLARE)
 
 static PyTypeObject *clock_type, *meter_type, *state_type, *gradients_type, *arrival_type,
     *followed_type, *steps_type, *numbers_type, *leaving_type, *graph_part_type;
-
-static PyObject *none(void) { /* See kernel.c. */
-    Py_IncRef(Py_None);
-    return Py_None;
-}
-
-static PyObject *boolean(int value) {
-    PyObject *answer = value ? Py_True : Py_False;
-    Py_IncRef(answer);
-    return answer;
-}
 
 /* Whether an answer is True; takes it over. -1 where there is none. */
 static int is_true(PyObject *answer) {
@@ -84,15 +72,6 @@ static int is_none(PyObject *answer) {
 
 static PyObject *ask(PyObject *function, PyObject *of) {
     return PyObject_CallFunctionObjArgs(function, of, NULL);
-}
-
-/* Clears an exception that Python meets again as it takes what was not taken here; -1 where it is an
-   interrupt or an exit, which nobody meets again. */
-static int forgive(void) {
-    if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception))
-        return -1;
-    PyErr_Clear();
-    return 0;
 }
 
 static int64_t version_of(PyObject *tensor) {
@@ -2012,9 +1991,6 @@ int torchtap_add_calls(PyObject *module) {
         if (PyModule_AddObject(module, types[i].name, (PyObject *)*types[i].type))
             return -1;
     }
-#define INTERN(name)                                                                               \
-    if (!(n_##name = PyUnicode_InternFromString(#name)))                                           \
-        return -1;
     NAMES(INTERN)
     if (PyModule_AddIntConstant(module, "INTERFACE", TORCHTAP_INTERFACE))
         return -1;

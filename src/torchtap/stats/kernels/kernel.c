@@ -551,9 +551,22 @@ static void flush(Bins *bins) {
 static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER;
 #define LOCK pthread_mutex_lock(&one_at_a_time)
 #define UNLOCK pthread_mutex_unlock(&one_at_a_time)
+static void lock_for_fork(void) { LOCK; }
+static void unlock_after_fork(void) { UNLOCK; }
+/* A child would wait for ever for a lock that a thread of its parent held. */
+static int mind_forks(void) {
+    static int is_done;
+    if (!is_done && pthread_atfork(lock_for_fork, unlock_after_fork, unlock_after_fork)) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    is_done = 1;
+    return 0;
+}
 #else
 #define LOCK (void)0
 #define UNLOCK (void)0
+static int mind_forks(void) { return 0; }
 #endif
 
 static void tally(Bins *bins, const void *x, int dtype, int64_t begin, const Block *block) {
@@ -1213,14 +1226,6 @@ static int are_right(int64_t dtype, const int64_t *extents, int count) {
             PyEval_RestoreThread(gil);                                                             \
     } while (0)
 
-/* A new reference to None. Py_RETURN_NONE adds no reference with the headers of 3.12 and 3.13,
- * where None is immortal, although the limited API of 3.11 is asked for (python/cpython#134989).
- * A wheel built there and used with 3.11 would take None's references away until Python aborts. */
-static PyObject *none(void) {
-    Py_IncRef(Py_None);
-    return Py_None;
-}
-
 static PyObject *py_accumulate(PyObject *module, PyObject *const *arguments, Py_ssize_t given) {
     int64_t a[7];
     (void)module;
@@ -1305,44 +1310,33 @@ static PyObject *py_drain(PyObject *module, PyObject *const *arguments, Py_ssize
                                      list, POINTER(int64_t, a[5])));
 }
 
-/* Hands what was measured into the blocks of a table to Python, which begin again with blank rows. In
-   one call, so that no interrupt comes in between: the list has all of a step, or nothing changed. */
-static PyObject *py_close_blocks(PyObject *module, PyObject *const *arguments, Py_ssize_t given) {
-    int64_t a[3];
-    (void)module;
-    if (!read_integers(arguments, given - 1, 3, a, "close_blocks") || !are_right(0, a + 1, 2))
-        return NULL;
-    const Measured *blocks = POINTER(const Measured, a[0]);
-    PyObject *taken = PyTuple_New(7); /* First: the collector may run, and other code with it. */
+/* Nothing here has the collector run: what is looked at first is what is moved. */
+int torchtap_close_blocks(const Measured *blocks, int64_t num_blocks, int64_t num_places,
+                          PyObject *taken, PyObject *into) {
     Listing listed = {.count_size = 2}, full = {.count_size = 8};
     double num_tensors = 0;
-    for (int64_t i = 0; taken && i < a[1]; i++)
+    for (int64_t i = 0; i < num_blocks; i++)
         num_tensors += look_at_block(blocks + i, &listed, &full);
-    if (!taken || !(num_tensors > 0)) {
-        Py_XDECREF(taken);
-        return taken ? none() : NULL;
-    }
+    if (!(num_tensors > 0))
+        return 0;
     PyObject *parts[] = {
-        PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(a[2] * ROW * 8)),
+        PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(num_places * ROW * 8)),
         PyLong_FromLongLong(listed.num_lists), PyLong_FromLongLong(listed.num_bins), make_listing(&listed),
         PyLong_FromLongLong(full.num_lists),   PyLong_FromLongLong(full.num_bins),   make_listing(&full),
     };
     int failed = 0;
     for (int i = 0; i < 7; i++)
         failed |= !parts[i] || PyTuple_SetItem(taken, i, parts[i]);
-    if (failed || PyList_Append(arguments[3], taken)) {
-        Py_DECREF(taken);
-        return NULL;
-    }
+    if (failed || PyList_Append(into, taken))
+        return -1;
     double *rows = (double *)(void *)PyBytes_AsString(parts[0]);
-    for (int64_t r = 0; r < a[2]; r++)
+    for (int64_t r = 0; r < num_places; r++)
         empty_row(rows + r * ROW);
-    for (int64_t i = 0; i < a[1]; i++) {
+    for (int64_t i = 0; i < num_blocks; i++) {
         move_lists(blocks + i, &listed);
         move_rows(blocks + i, rows, &full);
     }
-    Py_DECREF(taken);
-    return none();
+    return 0;
 }
 
 static PyObject *py_add_lists(PyObject *module, PyObject *const *arguments, Py_ssize_t given) {
@@ -1412,8 +1406,6 @@ static PyMethodDef methods[] = {
      "merge_rows(rows_to, rows_from, num_rows): each row into the one at its place"},
     {"drain", (PyCFunction)(void (*)(void))py_drain, METH_FASTCALL,
      "drain(rows, histograms, num_rows, bins, counts, ends) -> length of the lists"},
-    {"close_blocks", (PyCFunction)(void (*)(void))py_close_blocks, METH_FASTCALL,
-     "close_blocks(blocks, num_blocks, num_places, into): see native.TableBlocks.close"},
     {"add_lists", (PyCFunction)(void (*)(void))py_add_lists, METH_FASTCALL,
      "add_lists(bins, counts, ends, addresses of histograms)"},
     {"agreement", torchtap_agreement, METH_VARARGS,
@@ -1434,7 +1426,7 @@ static struct PyModuleDef definition = {
 PyMODINIT_FUNC PyInit__kernel(void) {
     target = supported("");
     PyObject *module = PyModule_Create(&definition);
-    if (module && (torchtap_add_calls(module) || torchtap_add_root(module) ||
+    if (module && (mind_forks() || torchtap_add_calls(module) || torchtap_add_root(module) ||
                    torchtap_add_tables(module) || torchtap_add_facts(module) ||
                    torchtap_add_saved(module) || torchtap_add_rows(module) ||
                    torchtap_add_resting() || torchtap_add_editing(module) ||

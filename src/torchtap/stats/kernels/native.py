@@ -25,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-_INTERFACE = 4
+_INTERFACE = 5
 """The binary has the same number, from ``calls.h``, or it was built from other sources."""
 _STALE = (
     "torchtap's native kernel was built from other sources, and stock operations measure instead, "
@@ -283,8 +283,7 @@ class TableBlocks:
         Nothing comes in between, no interrupt either. Where nothing was measured, as when it is
         called again, nothing is appended. :func:`read_closed` reads it.
         """
-        table = self.table
-        _kernel.close_blocks(table.address, table.num_blocks, table.num_places, into)
+        self.table.close(into)
 
 
 def read_closed(closed: list[Any]) -> tuple[NDArray[np.float64], list[Listed]]:
@@ -300,7 +299,7 @@ def read_closed(closed: list[Any]) -> tuple[NDArray[np.float64], list[Listed]]:
 
 
 def _read_listed(num_lists: int, num_bins: int, data: bytes, counted_as: Any) -> Listed:
-    """Read what ``close_blocks`` made of histograms, whose counts are of one of two types."""
+    """Read what ``Table.close`` made of histograms, whose counts are of one of two types."""
     numbers = np.frombuffer(data, np.int64, 2 * num_lists)
     counts = np.frombuffer(data, counted_as, num_bins, 16 * num_lists)
     at = 16 * num_lists + counts.nbytes

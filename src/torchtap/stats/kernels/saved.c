@@ -42,14 +42,7 @@ static PyObject *freed, *zero, *none_yet;
     do(unfinished) do(popleft) do(extend) do(clear) do(used) do(name) do(data) do(nbytes)          \
     do(heap_nbytes) do(nothing) do(new) do(marks) do(_cdata) do(_window) do(_file) do(expect)      \
     do(is_done) do(put) do(join)
-#define DECLARE(name) static PyObject *n_##name;
 NAMES(DECLARE)
-
-static PyObject *boolean(int value) {
-    PyObject *answer = value ? Py_True : Py_False;
-    Py_INCREF(answer);
-    return answer;
-}
 
 /* Holds a value in place of the one before. */
 static void put(PyObject **place, PyObject *value) {
@@ -309,13 +302,6 @@ typedef struct {
 
 static PyTypeObject *block_type, *counters_type, *totals_type, *way_type;
 
-static long long number_of(PyObject *object, PyObject *name) {
-    PyObject *found = PyObject_GetAttr(object, name);
-    long long number = found ? PyLong_AsLongLong(found) : -1;
-    Py_XDECREF(found);
-    return number;
-}
-
 static PyObject *plain_new(PyTypeObject *type, size_t size) {
     PyObject *self = PyObject_GC_New(PyObject, type);
     if (self)
@@ -370,7 +356,6 @@ static int totals_clear(PyObject *op) { return (void)op, 0; }
 DEALLOC(counters)
 DEALLOC(totals)
 
-#define COUNT(type, member) {#member, T_LONGLONG, offsetof(type, member), 0, NULL}
 static void note_peaks(Totals *totals) {
     long long here = totals->resident + totals->evicting + totals->prefetched;
     if (here > totals->peak)
@@ -402,11 +387,6 @@ static int is_state(PyObject *name) {
     return name == n_resident || name == n_evicting || name == n_evicted || name == n_prefetched;
 }
 
-static PyObject *none(void) { /* See kernel.c. */
-    Py_INCREF(Py_None);
-    return Py_None;
-}
-
 static PyObject *totals_move(PyObject *op, PyObject *const *arguments, Py_ssize_t count) {
     if (count != 2 || (PyTypeObject *)Py_TYPE(arguments[0]) != block_type || !is_state(arguments[1]))
         return PyErr_Format(PyExc_TypeError, "expected a SavedBlock and a state");
@@ -434,16 +414,16 @@ static PyMethodDef totals_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 static PyMemberDef counters_members[] = {
-    COUNT(Counters, count),  COUNT(Counters, seen),
-    COUNT(Counters, packed), COUNT(Counters, shared),
+    NUMBER(Counters, count),  NUMBER(Counters, seen),
+    NUMBER(Counters, packed), NUMBER(Counters, shared),
     {"kept", T_OBJECT, offsetof(Counters, kept), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 static PyMemberDef totals_members[] = {
-    COUNT(Totals, resident),       COUNT(Totals, evicting),   COUNT(Totals, evicted),
-    COUNT(Totals, prefetched),     COUNT(Totals, peak),       COUNT(Totals, plain_peak),
-    COUNT(Totals, stored),         COUNT(Totals, fetched),    COUNT(Totals, num_prefetched),
-    COUNT(Totals, num_waited),     COUNT(Totals, num_freed),
+    NUMBER(Totals, resident),       NUMBER(Totals, evicting),   NUMBER(Totals, evicted),
+    NUMBER(Totals, prefetched),     NUMBER(Totals, peak),       NUMBER(Totals, plain_peak),
+    NUMBER(Totals, stored),         NUMBER(Totals, fetched),    NUMBER(Totals, num_prefetched),
+    NUMBER(Totals, num_waited),     NUMBER(Totals, num_freed),
     {"is_step_over", T_BOOL, offsetof(Totals, is_step_over), 0, NULL},
     {NULL, 0, 0, 0, NULL},
 };
@@ -590,8 +570,9 @@ static int note_freed(Way *self, long long nbytes) {
     self->num_unreported += nbytes;
     if (self->num_unreported < REPORTED_FREED)
         return 0;
-    PyObject *answer = PyObject_CallFunction(self->count_freed, "L", self->num_unreported);
+    long long unreported = self->num_unreported;
     self->num_unreported = 0;
+    PyObject *answer = PyObject_CallFunction(self->count_freed, "L", unreported);
     Py_XDECREF(answer);
     return answer ? 0 : -1;
 }
@@ -835,7 +816,7 @@ static int may_stay(Way *self, PyObject *tensor) {
     return may;
 }
 
-/* The counters of the module that runs in this thread; NULL where there are none yet. Borrowed. */
+/* The counters of the module that runs in this thread; NULL where there are none yet. */
 static Counters *counters_of(Way *self) {
     PyObject *stack = PyObject_GetAttr(self->thread, n_stack), *path = NULL;
     Py_ssize_t depth = stack ? PyObject_Size(stack) : -1;
@@ -848,10 +829,12 @@ static Counters *counters_of(Way *self) {
     } else if (!depth) {
         path = PyUnicode_FromStringAndSize("", 0);
     }
-    PyObject *found = path ? PyDict_GetItemWithError(self->modules, path) : NULL;
+    PyObject *found = path ? held(PyDict_GetItemWithError(self->modules, path)) : NULL;
     Py_XDECREF(stack);
     Py_XDECREF(path);
-    return found && (PyTypeObject *)Py_TYPE(found) == counters_type ? (Counters *)found : NULL;
+    if (found && (PyTypeObject *)Py_TYPE(found) != counters_type)
+        Py_CLEAR(found);
+    return (Counters *)found;
 }
 
 static int begin_operation(Way *self, long long coming) {
@@ -885,6 +868,9 @@ static PyObject *take(Way *self, PyObject *tensor, PyObject *layout, PyObject *p
     Py_XDECREF(alias);
     if (!block)
         return NULL;
+    /* First: whatever ends the block takes its bytes off again. */
+    totals->resident += nbytes;
+    note_peaks(totals);
     reference = PyWeakref_NewRef(block, NULL);
     unfinished = PyObject_GetAttr(self->operation, n_unfinished);
     if (!reference || !unfinished || PyDict_SetItem(self->known, identity, reference))
@@ -897,8 +883,6 @@ static PyObject *take(Way *self, PyObject *tensor, PyObject *layout, PyObject *p
     }
     if (PyList_Append(unfinished, reference))
         goto end;
-    totals->resident += nbytes;
-    note_peaks(totals);
     Py_INCREF(answer = block);
 end:
     Py_XDECREF(reference);
@@ -914,6 +898,21 @@ static int is_full(Way *self, long long coming) {
     return totals->evicting && here + coming > self->max_nbytes;
 }
 
+/* As torchtap.saved.saved_block.Identity; NULL with an exception. */
+static PyObject *identity_of(PyObject *tensor, PyObject *storage, PyObject *layout) {
+    PyObject *address = PyLong_FromVoidPtr(storage), *identity = NULL;
+    PyObject *version = address ? PyObject_GetAttr(tensor, n__version) : NULL;
+    PyObject *offset = version ? PyObject_CallFunctionObjArgs(storage_offset, tensor, NULL) : NULL;
+    PyObject *marks = offset ? PyObject_GetAttr(layout, n_marks) : NULL;
+    if (marks)
+        identity = PyTuple_Pack(4, address, version, offset, marks);
+    Py_XDECREF(marks);
+    Py_XDECREF(offset);
+    Py_XDECREF(version);
+    Py_XDECREF(address);
+    return identity;
+}
+
 /* Under the lock: the block that the graph is to hold, or a view of one that is there. */
 static PyObject *take_or_share(Way *self, PyObject *tensor, PyObject *layout, PyObject *plan,
                                Counters *counters) {
@@ -923,11 +922,7 @@ static PyObject *take_or_share(Way *self, PyObject *tensor, PyObject *layout, Py
     if (settle(self))
         return NULL;
     PyObject *storage = PyObject_CallFunctionObjArgs(untyped_storage, tensor, NULL);
-    PyObject *address = PyLong_FromVoidPtr(storage), *version = PyObject_GetAttr(tensor, n__version);
-    PyObject *offset = PyObject_CallFunctionObjArgs(storage_offset, tensor, NULL);
-    PyObject *marks = PyObject_GetAttr(layout, n_marks), *identity = NULL, *answer = NULL;
-    if (storage && address && version && offset && marks)
-        identity = PyTuple_Pack(4, address, version, offset, marks);
+    PyObject *identity = storage ? identity_of(tensor, storage, layout) : NULL, *answer = NULL;
     PyObject *reference = identity ? PyDict_GetItemWithError(self->known, identity) : NULL;
     PyObject *held = reference ? PyWeakref_GetObject(reference) : NULL;
     Py_XINCREF(held);
@@ -947,31 +942,19 @@ static PyObject *take_or_share(Way *self, PyObject *tensor, PyObject *layout, Py
     }
     Py_XDECREF(held);
     Py_XDECREF(storage);
-    Py_XDECREF(address);
-    Py_XDECREF(version);
-    Py_XDECREF(offset);
-    Py_XDECREF(marks);
     Py_XDECREF(identity);
     return answer;
 }
 
-/* Calls under the lock of the engine. */
-#define WITH_LOCK(self, answer, call)                                                              \
-    if (tell((self)->acquire, NULL))                                                               \
-        return NULL;                                                                               \
-    PyObject *answer = call;                                                                       \
-    if (release_lock(self)) {                                                                      \
-        Py_XDECREF(answer);                                                                        \
-        return NULL;                                                                               \
-    }
-
-static int release_lock(Way *self) {
+/* Releases the lock of the engine, and hands on what was made under it. */
+static PyObject *released(Way *self, PyObject *answer) {
     PyObject *type, *error, *trace;
     PyErr_Fetch(&type, &error, &trace);
-    int failed = tell(self->release, NULL);
+    if (tell(self->release, NULL))
+        Py_CLEAR(answer);
     if (type)
         PyErr_Restore(type, error, trace);
-    return failed;
+    return answer;
 }
 
 /* Whether this thread is inside a backward, or a parent's engine is in a child; -1: an exception. */
@@ -984,9 +967,12 @@ static int is_elsewhere(Way *self) {
 
 static PyObject *pack_with(Way *self, PyObject *tensor, PyObject *layout, PyObject *plan) {
     Counters *counters = is_elsewhere(self) ? NULL : counters_of(self);
+    PyObject *packed = NULL;
     if (!counters || may_stay(self, tensor))
-        return PyErr_Occurred() ? NULL : for_python();
-    WITH_LOCK(self, packed, take_or_share(self, tensor, layout, plan, counters))
+        packed = PyErr_Occurred() ? NULL : for_python();
+    else if (!tell(self->acquire, NULL))
+        packed = released(self, take_or_share(self, tensor, layout, plan, counters));
+    Py_XDECREF((PyObject *)counters);
     return packed;
 }
 
@@ -1068,7 +1054,7 @@ static PyObject *way_unpack(PyObject *op, PyObject *packed) {
         PySet_Size(open_editors) || has_forked(self))
         return PyErr_Occurred() ? NULL : for_python();
     double start = now();
-    WITH_LOCK(self, found, look_up(self, block))
+    PyObject *found = tell(self->acquire, NULL) ? NULL : released(self, look_up(self, block));
     if (!found || (found != Py_None && !PyTuple_Check(found)))
         return found;
     PyObject *tensor = found == Py_None ? read_block(block) : arrived(found);
@@ -1134,9 +1120,6 @@ int torchtap_add_saved(PyObject *module) {
         if (PyModule_AddObject(module, types[i].name, (PyObject *)*types[i].type))
             return -1;
     }
-#define INTERN(name)                                                                               \
-    if (!(n_##name = PyUnicode_InternFromString(#name)))                                           \
-        return -1;
     NAMES(INTERN)
     known = PyDict_New();
     freed = PyUnicode_InternFromString("freed");
