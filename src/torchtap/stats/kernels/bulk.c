@@ -67,7 +67,7 @@ static PyObject *new_meters(PyObject *unused, PyObject *arguments) {
     return meters;
 }
 
-/* What the taps of a plan are made of. */
+/* Parts of which the taps of a plan are made. */
 typedef struct {
     First first;
     PyObject *steps, *copies, *meters; /* `meters`: a list, or None */
@@ -125,7 +125,7 @@ static PyObject *make_taps(PyObject *unused, PyObject *arguments) {
 
 /* -------------------------------------------------------------------------------------------- hooks */
 
-/* What the hooks of a watch are made of, all borrowed. */
+/* Parts of which the hooks of a watch are made, all borrowed. */
 typedef struct {
     PyObject *leaving, *leave, *native_hook;          /* see capture.plain_calls.plain_hooks */
     PyObject *enter_counted, *native_pre_hook;        /* or both None */

@@ -1,4 +1,4 @@
-/* What the files know of each other. */
+/* Functions and types that the files share. */
 
 #ifndef TORCHTAP_CALLS_H
 #define TORCHTAP_CALLS_H
@@ -8,8 +8,8 @@
 
 #include "objects.h"
 
-/* Of the binary to native.py, which has the same number: one more with every change that makes a
-   binary of before unusable there. */
+/* The number of this interface, which native.py has too: one more with every change that makes an
+   older binary unusable there. */
 enum { TORCHTAP_INTERFACE = 5 };
 
 /* Measures into the arguments at an address (native.KernelArgs). The GIL is held, and let go while
@@ -71,7 +71,7 @@ int torchtap_wake(PyObject *entries, PyObject *key);
 
 /* ------------------------------------------------------------- what calls.c does for root.c */
 
-/* What a Leaving refers to, borrowed. */
+/* References of a Leaving, borrowed. */
 typedef struct {
     PyObject *listener, *busy, *running, *tap, *calls;
     PyObject *views;   /* views that are followed, by thread */

@@ -305,10 +305,7 @@ static PyMethodDef functions[] = {
 int torchtap_add_editing(PyObject *module) {
     PyType_Spec spec = {"torchtap.stats.kernels._kernel.Editing", sizeof(Editing), 0,
                         Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, editing_slots};
-    if (!(editing_type = (PyTypeObject *)PyType_FromSpec(&spec)))
-        return -1;
-    Py_INCREF((PyObject *)editing_type);
-    if (PyModule_AddObject(module, "Editing", (PyObject *)editing_type))
+    if (add_type(module, &spec, &editing_type))
         return -1;
     NAMES(INTERN)
     return PyModule_AddFunctions(module, functions);

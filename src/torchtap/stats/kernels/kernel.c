@@ -95,7 +95,7 @@ enum {
     LISTED = 64,                /* bins whose counts are read and cleared at once */
 };
 
-/* What one look at a block gives. `least` is the smallest magnitude. */
+/* Results of one look at a block. `least` is the smallest magnitude. */
 typedef struct {
     double sum, squares, l1, low, high, least;
 } Sums;
@@ -341,7 +341,7 @@ typedef struct {
     int64_t num_forgotten; /* lists without an owner */
 } Lists;
 
-/* What decides where samples are taken. */
+/* Facts that decide where samples are taken. */
 typedef struct {
     double width; /* elements of one stratum */
     uint32_t seed;
@@ -355,7 +355,7 @@ typedef struct {
     int32_t at[STRATA];
 } Places;
 
-/* Of this thread: a step of training measures tensors of few sizes, again and again. */
+/* Kept by each thread: a step of training measures tensors of few sizes, again and again. */
 static THREAD_LOCAL Places own_places[SLOTS];
 
 typedef struct {
@@ -627,7 +627,7 @@ static void *measure_run(void *argument) {
     } buffer;
     int64_t step = run->dtype == FLOAT32 ? BLOCK : BUFFER;
     int is_half = run->dtype == BFLOAT16 || run->dtype == FLOAT16;
-    /* What is put into a histogram has to be converted anyway. */
+    /* A histogram has its values converted anyway. */
     int sums_halves = is_half && target->measure_half && !run->bins.histogram;
     run->bins.tables = own_tables;
     if (run->bins.num_strata)
@@ -965,7 +965,7 @@ static void forget(Aim *aim) {
             empty_row(POINTER(double, slices[i].rows) + slice * ROW);
 }
 
-/* What was written to the end of the lists is the histogram of this site's tensor. */
+/* Notes that the end of the lists is the histogram of this site's tensor. */
 static void end_list(Lists *lists, Aim *aim) {
     aim->last_list = lists->num_lists;
     POINTER(int64_t, lists->ends)[lists->num_lists] = lists->num_bins;
@@ -1136,7 +1136,7 @@ static PyObject *make_listing(Listing *listing) {
     return made;
 }
 
-/* What was written to the end of a listing is the histogram of a row. */
+/* Notes that the end of a listing is the histogram of a row. */
 static void end_listed(Listing *listing, const Measured *block, int64_t r) {
     const double *row = POINTER(const double, block->rows) + r * ROW;
     listing->ends[listing->num_lists] = listing->num_bins;
@@ -1711,7 +1711,7 @@ ALWAYS_INLINE void TFN(set_sizes)(__m256i positive, __m256i negative, __m256i le
 #endif
 
 #if LEVEL == 3 && MANTISSA == 23
-/* What limits this loop are the two pipes that add, compare and convert, so work is moved to the
+/* The limit of this loop are the two pipes that add, compare and convert, so work is moved to the
    two that multiply, and to integer instructions, which run on all four:
      - |a| + |c| is the larger of |a + c| and |a - c|, and a + c is needed anyway;
      - sums are fused multiply-adds with 1;
@@ -1861,7 +1861,7 @@ ALWAYS_INLINE void TFN(sums_of_halves)(const uint16_t *x, int64_t n, int dtype, 
     TFN(add_up)(&t, out);
 }
 #elif LEVEL == 2 && MANTISSA == 23
-/* What limits this loop is the number of instructions: an element is converted once, and extremes
+/* The limit of this loop is the number of instructions: an element is converted once, and extremes
    are integers (see set_extremes). `least` is a magnitude's bits shifted left by one. */
 typedef struct {
     __m256d sum, squares[4], l1;
@@ -1997,7 +1997,7 @@ ALWAYS_INLINE void TFN(sums_of_halves)(const uint16_t *x, int64_t n, int dtype, 
 }
 #else
 static void FN(sums)(const REAL *x, int64_t n, Ahead ahead, Sums *out) {
-    (void)ahead; /* What this loop waits for is the memory already. */
+    (void)ahead; /* This loop waits for the memory already. */
     FN(plain_sums)(x, n, out);
 }
 #endif
@@ -2104,7 +2104,7 @@ static inline double FN(m2)(const Sums *sums, int64_t n) {
     return sums->squares - sums->sum * FN(mean)(sums, n);
 }
 
-/* What the sums of a block tell; its elements are read again only where they do not suffice. */
+/* Draws from the sums of a block what they tell; its elements are read again only where they do not suffice. */
 static void FN(conclude)(const REAL *x, int64_t n, double limit, const Sums *sums, Block *block) {
     *block = (Block){.numel = (double)n, .low = INFINITY, .high = -INFINITY, .least = sums->least};
     if (!(sums->squares <= DBL_MAX)) {

@@ -109,6 +109,11 @@ static inline int forgive(void) {
     if (!self)                                                                                     \
         return NULL;                                                                               \
     memset((char *)self + sizeof(PyObject), 0, sizeof *self - sizeof(PyObject));
+/* Makes a type, and adds it to the module under the last part of its name; -1 with an exception. */
+static inline int add_type(PyObject *module, PyType_Spec *spec, PyTypeObject **type) {
+    *type = (PyTypeObject *)PyType_FromSpec(spec);
+    return *type ? PyModule_AddType(module, *type) : -1;
+}
 #define OBJECT(type, member) {#member, T_OBJECT, offsetof(type, member), 0, NULL}
 #define FIXED(type, member) {#member, T_OBJECT, offsetof(type, member), READONLY, NULL}
 #define FLAG(type, member) {#member, T_BOOL, offsetof(type, member), 0, NULL}

@@ -110,7 +110,7 @@ static int note_training(const Watched *watched, PyObject *leaving) {
     return answer ? 0 : -1;
 }
 
-/* As Backwards.forget_failed, which is called where there is anything to forget. */
+/* Calls Backwards.forget_failed where there is anything to forget. */
 static int forget_failed(PyObject *gradients) {
     PyObject *backwards = PyObject_GetAttr(gradients, n_backwards), *answer = NULL;
     PyObject *thread = backwards ? PyObject_GetAttr(backwards, n__thread) : NULL;
@@ -126,7 +126,7 @@ static int forget_failed(PyObject *gradients) {
     return failed;
 }
 
-/* What is noted of the step as the model is entered: see WatchedCalls._enter_model. */
+/* Notes that the model is entered in this step: see WatchedCalls._enter_model. */
 static int note_entry(PyObject *listener, PyObject *gradients) {
     PyObject *hooks = PyObject_GetAttr(listener, n_hooks);
     PyObject *identifier = hooks ? PyObject_GetAttr(hooks, n_identifier) : NULL;

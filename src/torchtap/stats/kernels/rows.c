@@ -142,8 +142,5 @@ static PyType_Slot table_slots[] = {
 int torchtap_add_rows(PyObject *module) {
     PyType_Spec spec = {"torchtap.stats.kernels._kernel.Table", sizeof(Table), 0,
                         Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, table_slots};
-    if (!(table_type = (PyTypeObject *)PyType_FromSpec(&spec)))
-        return -1;
-    Py_INCREF((PyObject *)table_type);
-    return PyModule_AddObject(module, "Table", (PyObject *)table_type);
+    return add_type(module, &spec, &table_type);
 }

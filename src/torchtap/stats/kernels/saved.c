@@ -1,4 +1,4 @@
-/* What tt.offload does with each saved tensor: its layout is found, the graph gets an object for it,
+/* Work of tt.offload on each saved tensor: its layout is found, the graph gets an object for it,
  * and its bytes are written to a file and read back.
  *
  * For torchtap.saved.native_saved, which says what each has in Python as its twin. Whatever is not
@@ -126,7 +126,7 @@ static PyObject *find_layout(PyObject *module, PyObject *tensor) {
 
 /* ----------------------------------------------------------------------------------------- blocks */
 
-/* As torchtap.saved.saved_block.SavedBlock and its BlockRef in one: weak references to it are dead
+/* Twin of torchtap.saved.saved_block.SavedBlock and its BlockRef in one: weak references to it are dead
    before it ends, so that nothing brings it back. */
 typedef struct {
     PyObject_HEAD
@@ -285,76 +285,44 @@ static int transfer(int file, char *data, long long nbytes, long long offset, in
 
 /* --------------------------------------------------------------------------------- what is counted */
 
-/* As torchtap.saved.offload_report.ModuleCounters. */
+/* Twin of torchtap.saved.offload_report.ModuleCounters. */
 typedef struct {
     PyObject_HEAD
     long long count, seen, packed, shared;
     PyObject *kept;
 } Counters;
+#define COUNTERS(do, op) do(op, Counters, kept)
+LIFE(Counters, COUNTERS)
 
-/* As torchtap.saved.ledger.Totals. */
+/* Twin of torchtap.saved.ledger.Totals. */
 typedef struct {
     PyObject_HEAD
     long long resident, evicting, evicted, prefetched, peak, plain_peak, stored, fetched,
         num_prefetched, num_waited, num_freed;
     char is_step_over;
 } Totals;
+#define TOTALS(do, op)
+LIFE(Totals, TOTALS)
 
 static PyTypeObject *block_type, *counters_type, *totals_type, *way_type;
-
-static PyObject *plain_new(PyTypeObject *type, size_t size) {
-    PyObject *self = PyObject_GC_New(PyObject, type);
-    if (self)
-        memset((char *)self + sizeof(PyObject), 0, size - sizeof(PyObject));
-    return self;
-}
 
 static PyObject *counters_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
     PyObject *kept;
     (void)keywords;
     if (!PyArg_ParseTuple(arguments, "O:ModuleCounters", &kept))
         return NULL;
-    Counters *self = (Counters *)plain_new(type, sizeof *self);
-    if (!self)
-        return NULL;
-    Py_INCREF(self->kept = kept);
+    MAKE(Counters, type)
+    self->kept = held(kept);
     PyObject_GC_Track((PyObject *)self);
     return (PyObject *)self;
 }
 
 static PyObject *totals_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
     (void)arguments, (void)keywords;
-    PyObject *self = plain_new(type, sizeof(Totals));
-    if (self)
-        PyObject_GC_Track(self);
-    return self;
+    MAKE(Totals, type)
+    PyObject_GC_Track((PyObject *)self);
+    return (PyObject *)self;
 }
-
-static int counters_traverse(PyObject *op, visitproc visit, void *arg) {
-    Py_VISIT(Py_TYPE(op));
-    Py_VISIT(((Counters *)op)->kept);
-    return 0;
-}
-static int counters_clear(PyObject *op) {
-    Py_CLEAR(((Counters *)op)->kept);
-    return 0;
-}
-static int totals_traverse(PyObject *op, visitproc visit, void *arg) {
-    Py_VISIT(Py_TYPE(op));
-    return 0;
-}
-static int totals_clear(PyObject *op) { return (void)op, 0; }
-
-#define DEALLOC(name)                                                                              \
-    static void name##_dealloc(PyObject *op) {                                                     \
-        PyTypeObject *type = Py_TYPE(op);                                                          \
-        PyObject_GC_UnTrack(op);                                                                   \
-        name##_clear(op);                                                                          \
-        PyObject_GC_Del(op);                                                                       \
-        Py_DECREF(type);                                                                           \
-    }
-DEALLOC(counters)
-DEALLOC(totals)
 
 static void note_peaks(Totals *totals) {
     long long here = totals->resident + totals->evicting + totals->prefetched;
@@ -372,7 +340,7 @@ static long long *bytes_in(Totals *totals, PyObject *state) {
                                  : &totals->prefetched;
 }
 
-/* As Ledger.move. */
+/* Does as Ledger.move. */
 static int change_state(Totals *totals, Block *block, PyObject *state) {
     long long nbytes = number_of(block->layout, n_nbytes);
     *bytes_in(totals, block->state) -= nbytes;
@@ -429,9 +397,8 @@ static PyMemberDef totals_members[] = {
 };
 #define SPEC(name, full_name, type, ...)                                                           \
     static PyType_Slot name##_slots[] = {                                                          \
-        {Py_tp_new, name##_new},           {Py_tp_traverse, name##_traverse},                      \
-        {Py_tp_clear, name##_clear},       {Py_tp_dealloc, name##_dealloc},                        \
-        {Py_tp_members, name##_members},   __VA_ARGS__ {0, NULL},                                  \
+        {Py_tp_new, name##_new}, {Py_tp_members, name##_members}, LIFE_SLOTS(type),                \
+        __VA_ARGS__ {0, NULL},                                                                     \
     };                                                                                             \
     static PyType_Spec name##_spec = {                                                             \
         "torchtap.stats.kernels._kernel." full_name, sizeof(type), 0,                              \
@@ -460,10 +427,17 @@ typedef struct {
     PyObject *num_forks;
     long long min_nbytes, max_nbytes, keep_last, num_unreported;
 } Way;
-#define HANDED(do)                                                                                 \
-    do(acquire) do(release) do(forks) do(thread) do(operation) do(modules) do(totals) do(moved)    \
-    do(waits) do(known) do(queue) do(freed) do(copying) do(plans) do(why_not) do(begin) do(fail)   \
-    do(add_prefetch) do(forget) do(take_and_start) do(count_freed) do(settle_waits)
+#define HANDED(do, op)                                                                             \
+    do(op, Way, acquire) do(op, Way, release) do(op, Way, forks)                                   \
+    do(op, Way, thread) do(op, Way, operation) do(op, Way, modules)                                \
+    do(op, Way, totals) do(op, Way, moved) do(op, Way, waits)                                      \
+    do(op, Way, known) do(op, Way, queue) do(op, Way, freed)                                       \
+    do(op, Way, copying) do(op, Way, plans) do(op, Way, why_not)                                   \
+    do(op, Way, begin) do(op, Way, fail) do(op, Way, add_prefetch)                                 \
+    do(op, Way, forget) do(op, Way, take_and_start) do(op, Way, count_freed)                       \
+    do(op, Way, settle_waits)
+#define WAY(do, op) HANDED(do, op) do(op, Way, num_forks)
+LIFE(Way, WAY)
 enum { NUM_HANDED = 22, REPORTED_FREED = 1 << 20, WINDOW = 1 << 20, MOST_WAITS = 256 };
 
 /* tier_chain.Plan */
@@ -473,11 +447,10 @@ static PyObject *way_new(PyTypeObject *type, PyObject *arguments, PyObject *keyw
     (void)keywords;
     if (PyTuple_Size(arguments) != NUM_HANDED + 3)
         return PyErr_Format(PyExc_TypeError, "HotWay expects %d arguments", NUM_HANDED + 3);
-    Way *self = (Way *)plain_new(type, sizeof *self);
-    if (!self)
-        return NULL;
+    MAKE(Way, type)
     Py_ssize_t place = 0;
-    HANDED(TAKE)
+#define TAKE_HANDED(op, type, member) TAKE(member)
+    HANDED(TAKE_HANDED, self)
     self->num_forks = PyObject_GetAttr(self->forks, n_count);
     self->min_nbytes = PyLong_AsLongLong(PyTuple_GetItem(arguments, place++));
     self->max_nbytes = PyLong_AsLongLong(PyTuple_GetItem(arguments, place++));
@@ -489,21 +462,6 @@ static PyObject *way_new(PyTypeObject *type, PyObject *arguments, PyObject *keyw
     }
     return (PyObject *)self;
 }
-
-static int way_traverse(PyObject *op, visitproc visit, void *arg) {
-    Way *self = (Way *)op;
-    Py_VISIT(Py_TYPE(op));
-    HANDED(SEE)
-    Py_VISIT(self->num_forks);
-    return 0;
-}
-static int way_clear(PyObject *op) {
-    Way *self = (Way *)op;
-    HANDED(FORGET)
-    Py_CLEAR(self->num_forks);
-    return 0;
-}
-DEALLOC(way)
 
 static PyObject *for_python(void) {
     Py_INCREF(Py_NotImplemented);
@@ -898,7 +856,7 @@ static int is_full(Way *self, long long coming) {
     return totals->evicting && here + coming > self->max_nbytes;
 }
 
-/* As torchtap.saved.saved_block.Identity; NULL with an exception. */
+/* Makes a torchtap.saved.saved_block.Identity; NULL with an exception. */
 static PyObject *identity_of(PyObject *tensor, PyObject *storage, PyObject *layout) {
     PyObject *address = PyLong_FromVoidPtr(storage), *identity = NULL;
     PyObject *version = address ? PyObject_GetAttr(tensor, n__version) : NULL;
@@ -988,7 +946,7 @@ static PyObject *way_pack(PyObject *op, PyObject *tensor) {
 
 /* ----------------------------------------------------------------------------------------- unpack */
 
-/* What is counted of a block that comes back: -1 with an exception. */
+/* Counts a block that comes back: -1 with an exception. */
 static int note_fetch(Way *self, Block *block) {
     ((Totals *)self->totals)->fetched += number_of(block->layout, n_nbytes);
     return note_freed(self, number_of(block->layout, n_heap_nbytes));
@@ -1102,24 +1060,10 @@ static PyMethodDef functions[] = {
 };
 
 int torchtap_add_saved(PyObject *module) {
-    struct {
-        const char *name;
-        PyType_Spec *spec;
-        PyTypeObject **type;
-    } types[] = {
-        {"SavedBlock", &block_spec, &block_type},
-        {"ModuleCounters", &counters_spec, &counters_type},
-        {"Totals", &totals_spec, &totals_type},
-        {"HotWay", &way_spec, &way_type},
-    };
-    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
-        *types[i].type = (PyTypeObject *)PyType_FromSpec(types[i].spec);
-        if (!*types[i].type)
-            return -1;
-        Py_INCREF((PyObject *)*types[i].type);
-        if (PyModule_AddObject(module, types[i].name, (PyObject *)*types[i].type))
-            return -1;
-    }
+    if (add_type(module, &block_spec, &block_type) ||
+        add_type(module, &counters_spec, &counters_type) ||
+        add_type(module, &totals_spec, &totals_type) || add_type(module, &way_spec, &way_type))
+        return -1;
     NAMES(INTERN)
     known = PyDict_New();
     freed = PyUnicode_InternFromString("freed");

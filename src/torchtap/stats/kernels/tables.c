@@ -20,7 +20,7 @@
 NAMES(DECLARE)
 
 static PyTypeObject *handles_type;
-/* What Python hands in: the class of entries, and hook_order.put_by_role. */
+/* Handed in by Python: the class of entries, and hook_order.put_by_role. */
 static PyObject *own_entries, *put_by_role;
 
 /* ---------------------------------------------------------------------- OwnEntries of a table */
@@ -103,9 +103,11 @@ static int take_attributes_off(PyObject *table) {
 
 /* Takes an entry out of the table; where it rests it is forgotten. */
 static int drop_entry(PyObject *own, PyObject *table, PyObject *key) {
-    int is_there = PySequence_Contains(table, key);
-    if (is_there < 0 || (is_there && PyObject_DelItem(table, key)))
-        return -1;
+    if (PyObject_DelItem(table, key)) {
+        if (!PyErr_ExceptionMatches(PyExc_KeyError))
+            return -1;
+        PyErr_Clear(); /* It rests, or somebody took it out. */
+    }
     PyObject *resting = PyObject_GetAttr(own, n_resting), *answer = NULL;
     if (resting && resting != Py_None)
         answer = PyObject_CallMethodObjArgs(own, n_forget, key, NULL);
@@ -308,10 +310,7 @@ int torchtap_add_tables(PyObject *module) {
         Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION;
     PyType_Spec spec = {"torchtap.stats.kernels._kernel.Handles", sizeof(Handles), 0, flags,
                         handles_slots};
-    if (!(handles_type = (PyTypeObject *)PyType_FromSpec(&spec)))
-        return -1;
-    Py_INCREF((PyObject *)handles_type);
-    if (PyModule_AddObject(module, "Handles", (PyObject *)handles_type))
+    if (add_type(module, &spec, &handles_type))
         return -1;
     NAMES(INTERN)
     return PyModule_AddFunctions(module, functions);
