@@ -17,6 +17,7 @@ import pytest
 import torch
 from containers import RunsCode
 from PIL import Image
+from safetensors import safe_open
 from safetensors.torch import save_file
 
 import torchtap
@@ -155,6 +156,13 @@ def test_help_names_every_command(call: Callable[..., Any]) -> None:
     assert code == 0
     for command in ("demo", "ls", "maps", "record", "show", "summary"):
         assert f"  {command} " in out
+
+
+def test_the_list_of_commands_breaks_no_sentence_off(call: Callable[..., Any]) -> None:
+    _, out, _ = call("--help")
+    listed = out.partition("Commands:\n")[2].partition("\n\n")[0].splitlines()
+    assert len(listed) == len(cli.cli.commands)
+    assert [line for line in listed if not line.endswith(".") or line.endswith("...")] == []
 
 
 def test_version_is_that_of_the_package(call: Callable[..., Any]) -> None:
@@ -431,6 +439,7 @@ NET = ("cli_nets:Net", "--shape", "1,3,8,8")
         (("record", "cli_nets:Net", "--shape", "1,x"), ["expected whole numbers"]),
         (("record", "cli_nets:tokens", "--shape", "1,2", "--dtype", "int64"), ["needs --high"]),
         (("record", "cli_nets:Net", "--shape", "1", "--dtype", "int99"), ["no dtype 'int99'"]),
+        (("record", "cli_nets:Net", "--shape", "1", "--dtype", "int65"), ["mean 'int64'"]),
         (("record", "cli_nets:Net", "--image", "p.png", "--mean", "a"), ["--mean is 'a'"]),
         (("summary", "cli_nets:Net", "--shape", "1,3,8,8", "--depth", "-1"), ["-1"]),
         (("summary", "cli_nets:Net"), ["Give one of"]),
@@ -447,6 +456,7 @@ NET = ("cli_nets:Net", "--shape", "1,3,8,8")
         (("show", "odd.safetensors"), ["torchtap did not write it"]),
         (("show", "cli_nets.py"), ["not a safetensors file"]),
         (("show", "net.safetensors", "conw:output"), ["did you mean"]),
+        (("show", "net.safetensors", "zzzzz"), ["'zzzzz'. run.sites, or torchtap ls RUN, lists"]),
         (("show", "net.safetensors", "conv", "--step", "9"), ["no step 9. Its steps are [0]"]),
         (("lst",), ["No such command 'lst'"]),
         (("ls",), ["Missing argument 'RUN'"]),
@@ -758,6 +768,16 @@ def test_ls_says_what_was_measured(call: Callable[..., Any], measured: Any) -> N
         "shape": [5, 8],
     }
     assert out.rstrip("\n") == repr(measured)
+
+
+def test_doctor_counts_what_a_run_of_statistics_has(
+    call: Callable[..., Any], measured: Any
+) -> None:
+    code, out, _ = call("doctor", "measured.safetensors")
+    with safe_open("measured.safetensors", "numpy") as file:
+        others = len(list(file.keys())) - 1  # Without that of the checksums.
+    assert (code, others > 1) == (0, True)
+    assert f"measured.safetensors: no values, {others} other tensors" in out
 
 
 def test_ls_names_a_site_that_was_kept_and_measured_once(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import sys
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,26 @@ def test_each_of_several_that_wait_for_one_module_is_called_once(
     assert sorted(called) == ["first", "second"]
     importlib.reload(module)
     assert len(called) == 2
+
+
+def test_who_asks_only_for_the_spec_or_fails_to_import_ends_no_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "asked_module.py").write_text("raise ValueError\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    called: list[str] = []
+    after_import("asked_module", lambda: called.append("first"))
+    leave = after_import("asked_module", lambda: called.append("left"))
+    specs = [importlib.util.find_spec("asked_module") for _ in range(2)]
+    assert all(spec is not None for spec in specs)
+    with pytest.raises(ValueError):
+        importlib.import_module("asked_module")
+    assert not called
+    (tmp_path / "asked_module.py").write_text("number = 3\n\n")
+    importlib.invalidate_caches()
+    leave()
+    assert importlib.import_module("asked_module").number == 3
+    assert called == ["first"]
 
 
 def test_an_import_that_goes_through_the_finders_meanwhile_asks_all_others(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +16,7 @@ from torch.optim.optimizer import (
 )
 from torch.utils.hooks import RemovableHandle
 
+from other_threads import other_threads
 from torchtap.hooks.optimizer_hooks import OptimizerHandle, listen_to_optimizers
 
 NONE = (0, 0)
@@ -101,33 +101,23 @@ def test_hooks_beside_those_of_others_go_when_the_step_is_over() -> None:
 
 @pytest.mark.usefixtures("switches_often")
 def test_threads_step_while_others_begin_and_end_to_listen() -> None:
-    over, raised, heard = threading.Event(), list[BaseException](), list[str]()
+    heard = list[str]()
     listener = Listener(heard)
     handles = listen_to_optimizers(listener)
-
-    def train() -> None:
-        optimizer = SGD([nn.Parameter(torch.ones(1))], lr=0.1)
-        try:
-            for _ in range(300):
-                optimizer.step()
-        except BaseException as error:  # noqa: BLE001 - asserted below
-            raised.append(error)
-        over.set()
+    optimizer = SGD([nn.Parameter(torch.ones(1))], lr=0.1)
 
     def listen() -> None:
-        while not over.is_set():
-            own = Listener([])
-            for handle in listen_to_optimizers(own):
-                handle.remove()
-            listen_to_optimizers(Listener([]))
+        own = Listener([])
+        for handle in listen_to_optimizers(own):
+            handle.remove()
+        listen_to_optimizers(Listener([]))
 
-    threads = [threading.Thread(target=one) for one in (train, listen, listen)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with other_threads(listen, listen) as wait:
+        for _ in range(30):
+            for _ in range(10):
+                optimizer.step()
+            wait()
     handles[0].remove()
-    assert raised == []
     assert len(heard) == 600
     assert num_hooks() == NONE
 

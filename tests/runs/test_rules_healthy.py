@@ -139,6 +139,17 @@ def test_a_healthy_training_raises_no_alarm(make: Callable[[], tt.Run], seed: in
     assert not found.failed
 
 
+@pytest.mark.parametrize("bounded", [nn.ReLU6(), nn.Hardtanh(-20.0, 20.0)])
+def test_activations_with_bounds_of_their_own_are_not_at_those_of_tanh(bounded: nn.Module) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(12, 32), bounded, nn.Linear(32, 4))
+    nn.init.constant_(linear(model, 0).bias, 2.5)
+    with tt.watch(model, "1:output") as w:
+        model(blobs()[0])
+    assert w.run["1:output"].square().mean() > 1  # No value between -1 and 1 has this square.
+    assert [str(one) for one in tt.diagnose(w.run).alarms] == []
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_a_loss_that_falls_slowly_and_steadily_is_learning(seed: int) -> None:
     torch.manual_seed(seed)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ import torch
 from torch import nn
 
 import torchtap as tt
+from other_threads import other_threads
 
 
 @pytest.fixture
@@ -71,25 +71,19 @@ def test_a_late_backward_is_merged_into_its_step() -> None:
 
 def test_a_run_is_saved_while_another_thread_trains(tmp_path: Path) -> None:
     model = nn.Linear(3, 3)
-    over = threading.Event()
     with tt.watch(model, "*:output,param", to=tt.Stats()) as w:
 
         def train() -> None:
-            while not over.is_set() and w.current_step < 5000:
-                model(torch.ones(1, 3))
-                w.step()
+            model(torch.ones(1, 3))
+            w.step()
 
-        model(torch.ones(1, 3))
-        thread = threading.Thread(target=train)
-        thread.start()
-        try:
+        train()
+        with other_threads(train) as wait:
             for _ in range(30):
                 saved = tt.open(w.run.save(tmp_path / "run.safetensors"))
                 steps = saved.over_steps(".:output", "numel")[0]
                 assert steps == list(range(len(steps)))
-        finally:
-            over.set()
-            thread.join()
+                wait()
 
 
 def test_a_sink_may_make_a_step_of_an_optimizer_when_it_is_given_a_parameter() -> None:

@@ -41,7 +41,7 @@ from torchtap.hooks.module_hook import (
     run_as_it_is,
     trace_hooks_behind,
 )
-from torchtap.hooks.tap import GradHook, SiteState, Tap, no_meter
+from torchtap.hooks.tap import GradHook, SiteState, Tap, first_calls, no_meter
 from torchtap.hooks.tensor_hooks import TensorHooks
 from torchtap.stats.kernels import native
 
@@ -240,6 +240,8 @@ def _bind() -> None:
             sys.modules, DYNAMO, STAGES, torch.is_grad_enabled, sequence_number, IN_TRAINING
         )
     kernel = native.kernel()
+    if hasattr(kernel, "bind_first_calls"):  # Else the binary is an older one.
+        kernel.bind_first_calls(first_calls)
     of_models = (kernel.enter_model, kernel.leave_model) if native.follows_models() else ()
     counted = (kernel.enter_counted,) if _counts_natively() else ()
     trace_hooks_behind(kernel.leave, *counted, *of_models, find_trace=_find_trace)

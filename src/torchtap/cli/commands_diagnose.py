@@ -40,10 +40,11 @@ def compare(
     as_json: bool,
     **options: Any,
 ) -> int:  # fmt: skip
-    """Say in what two runs, or two models on one batch, differ first, and why.
+    """Find where two runs, or two models on one batch, first differ.
 
     A and B are saved runs, or models as package.module:callable, which are called with the batch of
-    --shape, --input or --image. Exit code 1 says that something differs beyond rounding.
+    --shape, --input or --image. The output names the cause of the first difference. Exit code 1
+    says that something differs beyond rounding.
     """
     from torchtap.cli.parsing import is_run, open_saved
 
@@ -105,9 +106,9 @@ def _of_models(
 )
 @json_option
 def diagnose(path: str, since: int | None, as_json: bool) -> int:
-    """Say what is wrong with the training of a saved RUN, with figures and what to try.
+    """Find faults in the training of a saved RUN, with evidence.
 
-    Rules see most in a run of:
+    Each diagnosis says what to try. The rules need the most from a run of:
 
     \b
     torchtap run --where '*:*,param,param_grad,update' --to RUN train.py
@@ -130,7 +131,7 @@ def diagnose(path: str, since: int | None, as_json: bool) -> int:
 @click.argument("case", metavar="CASE")
 @json_option
 def replay(case: str, as_json: bool) -> int:
-    """Run a saved call of a module again, and compare to the bit.
+    """Repeat a saved call of a module and compare it bit for bit.
 
     CASE is a folder of call.save(), or a script of call.export(). The module's class is imported,
     from the current folder too. Exit code 1 says that something differs.
@@ -152,10 +153,11 @@ def replay(case: str, as_json: bool) -> int:
 @click.option("--no-compiler", is_flag=True, help="Leave out the compiled model.")
 @json_option
 def selfcheck(no_compiler: bool, as_json: bool) -> int:
-    """Show that torchtap is right with the PyTorch, Python and machine that are here.
+    """Check that torchtap is right with this PyTorch and Python.
 
-    Runs its laws over a dozen small models and tries each private name of PyTorch, in some seconds.
-    A report of a bug should hold what it prints. Exit code 1 says that something does not hold.
+    The check runs the laws of torchtap over a dozen small models and tries each private name of
+    PyTorch. It takes some seconds. Put its output into a report of a bug. Exit code 1 says that
+    something does not hold.
     """
     with Progress("checking"):
         import torchtap as tt

@@ -75,7 +75,7 @@ def cam(model: str, layer: tuple[str, ...], method: str, **options: Any) -> int:
 @click.option("--method", default="integrated_gradients", show_default=True, metavar="NAME")
 @explain_options
 def attribute(model: str, at: str | None, method: str, **options: Any) -> int:
-    """Draw which elements of the input decided for a class.
+    """Draw how much each element of the input speaks for a class.
 
     MODEL may be: demo. Writes a picture (.png), the raw values (.npy) or all of it (.safetensors).
     """

@@ -62,10 +62,11 @@ def ls(path: str, as_json: bool, every: bool) -> None:
 def merge(
     files: tuple[str, ...], to: str, allow_missing: bool, stages: bool, as_json: bool, every: bool
 ) -> int:
-    """Merge the runs of all ranks of one training, or a folder of them, into one run, and list it.
+    """Merge the runs of all ranks of one training into one run.
 
-    Exit code 1 says that replicas differ, which the ranks of a sound training have alike: what
-    is listed as absent first names where, since which step, and which ranks.
+    RANK_FILES are the files of the ranks, or a folder of them. Exit code 1 says that replicas
+    differ, although they are equal in a sound training. The list of absent sites then begins with
+    the site, the step and the ranks.
     """
     from torchtap.runs.merging.merge import merge_all
     from torchtap.runs.run import inventory_of_run
@@ -104,9 +105,10 @@ def show(
     as_json: bool,
     every: bool,
 ) -> None:
-    """Show the values at WHERE in a saved RUN: shapes and a few numbers, of the last step there.
+    """Print the values of a saved RUN: shapes and a few numbers.
 
-    For a choice of numbers, sorting and all steps together see `torchtap stats`.
+    The table is of the last step at each site. `torchtap stats` has a choice of columns, sorting
+    and all steps together.
     """
     with Progress("reading the run"):
         opened = open_saved(path)
@@ -157,11 +159,11 @@ def stats(
     as_json: bool,
     every: bool,
 ) -> None:
-    """Statistics of a saved RUN at WHERE: what was measured, or the kept values measured now.
+    """Print statistics of a saved RUN, with a choice of columns.
 
-    The table of `torchtap show` with columns to choose and to sort by, quantiles and histograms.
-    Columns to choose from and to sort by are listed with --columns '?', for a RUN that is there
-    together with its further statistics.
+    The numbers are those that the training measured. Values that were kept are measured now.
+    The table is that of `torchtap show` with columns to choose and to sort by, quantiles and
+    histograms. --columns '?' lists the columns, with the further statistics of RUN.
     """
     if columns == "?":
         click.echo("\n".join(_listed_columns(path)))

@@ -57,7 +57,7 @@ _DEMO_FILES = {
 )
 @json_option
 def demo(out: str, as_json: bool) -> None:
-    """Watch EfficientNet-Lite0 look at a cat, forward and backward, and see what decided."""
+    """Watch EfficientNet-Lite0 look at a cat, forward and backward."""
     folder = Path(out)
     with Progress("running EfficientNet-Lite0"):
         import torchtap as tt
@@ -124,9 +124,10 @@ def record(
     every: bool,
     **options: Any,
 ) -> None:
-    """Run MODEL on one batch and save what flows at WHERE, or on a whole data set.
+    """Run MODEL on a batch or a data set, and save what flows.
 
-    WHERE is '*' (every module's output) unless it is given, with --loss also the gradients.
+    WHERE is '*' (every module's output) unless it is given. With --loss the gradients of these
+    outputs are saved, too.
 
     DATA is a folder of pictures, a .npy or .parquet file with a row for each sample, or
     package.module:name of a data set. It is recorded into the folder of a run, batch by batch;
@@ -221,7 +222,7 @@ def _said(out: str, size: PlannedSize, num_ranks: int) -> str:
 @batch_options
 @json_option
 def summary(model: str, depth: int | None, saved: bool, as_json: bool, **options: Any) -> None:
-    """Shapes, parameters, mult-adds and activation bytes of MODEL."""
+    """Print shapes, parameters, mult-adds and memory of MODEL."""
     table: Any
     with Progress("running the model"):
         import torchtap as tt
@@ -259,10 +260,11 @@ def graph(
     as_json: bool,
     **options: Any,
 ) -> int:
-    """Draw the graph of MODEL on one batch, or of a saved run: who calls whom, what flows.
+    """Draw the graph of MODEL on one batch, or of a saved run.
 
-    With --autograd the graph of its output, or of --loss. Exit code 1 says that the forward raised;
-    what ran until then is drawn.
+    The graph shows which module calls which, and the tensors between them. --autograd draws the
+    autograd graph of the output, or of --loss. Exit code 1 says that the forward raised; the graph
+    then ends there.
     """
     import torchtap as tt
 

@@ -105,13 +105,13 @@ def run(
     script: str,
     args: tuple[str, ...],
 ) -> Launch:
-    """Run the training SCRIPT as python does, and save statistics of what it trains.
+    """Run a training SCRIPT unchanged, and save statistics of it.
 
-    The script is not changed, nor is what it prints; its exit code is kept. Watched are the models
-    that its optimizers train, of this process. A file is written after the first step, then at
-    least every 30 seconds unless that would take more than 2 % of the time, and at the end, also
-    after an exception, Ctrl-C or SIGTERM. A folder has each step when it ends. The last line on
-    stderr says what was recorded, or why nothing was.
+    SCRIPT runs as under python, prints the same and keeps its exit code. torchtap watches the
+    models that the optimizers of this process train. A file is written after the first step, then
+    every 30 seconds unless that would take more than 2 % of the time, and at the end, also after an
+    exception, Ctrl-C or SIGTERM. A folder has each step when it ends. The last line on stderr says
+    what was recorded, or why nothing was.
 
     Under torchrun, each rank writes a file, or its part of the folder:
     torchrun --nproc-per-node 2 -m torchtap run SCRIPT ARGS

@@ -24,10 +24,10 @@ from torchtap.core.text import WIDTH, size
 def report(
     path: str, other: str | None, out: str | None, max_mb: float | None, title: str, as_json: bool
 ) -> None:
-    """Write a RUN, or two side by side, as one HTML page that opens anywhere.
+    """Write one RUN, or two side by side, as a single HTML page.
 
-    The page needs no network: series over the steps, histograms, feature maps, the graph, and what
-    stands out, with the data inside.
+    The page needs no network, since the data are in it: series over the steps, histograms, feature
+    maps, the graph, and findings.
     """
     from torchtap.cli.parsing import open_saved, refuse_target, writing
 
@@ -56,13 +56,13 @@ def report(
 @click.option("--rows", type=click.IntRange(1), metavar="N", help="Sites at most; 20 in print.")
 @click.option("--wait", is_flag=True, help="Wait for a RUN that is not there yet.")
 def top(path: str, is_once: bool, where: tuple[str, ...], rows: int | None, wait: bool) -> int:
-    """Follow a RUN that a training writes: its state, and its worst sites first.
+    """Follow a RUN while a training writes it, worst sites first.
 
-    RUN is the folder of tt.Disk, of one rank or of several, or a file. Sites that are not finite
-    come first, the first of them first; then those that have left their own past, or stand far from
-    their neighbours. Keys: / filters by a pattern, s sorts, f shows the last frame in which all was
-    finite, arrows scroll, q quits. Where stdout is no terminal frames are printed, until the run is
-    over.
+    RUN is the folder of tt.Disk, of one rank or of several, or a file. Sites with NaN or Inf come
+    first, in the order in which they broke. Then come sites that differ from their own past, and
+    sites that differ from their neighbours. Keys: / filters by a pattern, s sorts, f shows the last
+    frame in which all was finite, arrows scroll, q quits. If stdout is no terminal, frames are
+    printed until the run is over.
 
     Exit code 1 says that something is not finite.
     """
@@ -98,10 +98,10 @@ def top(path: str, is_once: bool, where: tuple[str, ...], rows: int | None, wait
 @click.option("--port", type=click.IntRange(0, 65535), default=8765, show_default=True)
 @click.option("--host", default="127.0.0.1", show_default=True, help="An address of this machine.")
 def serve(path: str, port: int, host: str) -> None:
-    """Show the page of a RUN in a browser, and keep it up to date; of a FOLDER all runs in it.
+    """Serve a live page of a RUN, or of all runs in a FOLDER.
 
-    Prints the address to open, with a token that each request must have. Nothing is written, and no
-    other machine reaches it unless --host says so. Ctrl-C ends it.
+    The command prints the address to open, with a token that each request must have. It writes
+    nothing, and no other machine reaches it unless --host says so. Ctrl-C ends it.
     """
     from torchtap.cli.parsing import existing_run
     from torchtap.show.live.serve import make_server

@@ -35,11 +35,12 @@ def export(
     every: int | None,
     as_json: bool,
 ) -> None:
-    """Write a RUN in another format: its values (npz, safetensors), or statistics (the others).
+    """Write the values or the statistics of a RUN in another format.
 
-    npz has an array for each value, named SITE_STEP.CALL.BACKWARD.PHASE, safetensors a tensor for
-    each site, with its values joined along dim 0; csv and parquet a row for each site and step;
-    tensorboard a folder of event files, with a series for each site and statistic.
+    Values: npz has an array for each, named SITE_STEP.CALL.BACKWARD.PHASE; safetensors has a tensor
+    for each site, with its values joined along dim 0. Statistics: csv and parquet have a row for
+    each site and step; tensorboard is a folder of event files, with a series for each site and
+    statistic.
     """
     from torchtap.cli.parsing import open_saved, refuse_target, writing
 
@@ -123,11 +124,11 @@ def _export_events(
 @click.argument("path", metavar="RUN")
 @json_option
 def doctor(path: str, as_json: bool) -> int:
-    """Compare every checksum of a RUN in a folder or a file, and say what is whole.
+    """Verify every checksum of a RUN, in a folder or in a file.
 
-    Exit code 1 says that something is not: what was committed is damaged, missing, or could not be
-    written; or that a file has no checksums, as those of earlier versions, so that nobody knows.
-    A run whose process was killed is whole if all that it committed is there.
+    Exit code 1 says that RUN is not whole: a value that was committed is damaged, missing, or could
+    not be written; or a file has no checksums, like files of earlier versions. The run of a process
+    that was killed is whole if all that it committed is there.
     """
     from torchtap.cli.parsing import existing_run
     from torchtap.runs.single_file.file_doctor import FileDiagnosis, examine_file

@@ -19,7 +19,7 @@ def model_options(command: Command) -> Command:
         ),
         click.option("--train", is_flag=True, help="Leave training mode on; else eval()."),
         click.option(
-            "--traceback", is_flag=True, help="Show all of what the model raised, if it does."
+            "--traceback", is_flag=True, help="Show the whole traceback if the model raises."
         ),
         click.option("--seed", default=0, show_default=True, help="For weights and --shape."),
     )

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 
 class _Finder:
-    """Stands first among the finders until the module is looked for; the others find it."""
+    """Stands first among the finders until the module has been imported; the others find it.
+
+    A program that only asks for the spec of the module ends nothing.
+    """
 
     def __init__(self, name: str, action: Callable[[], None]) -> None:
         self._name = name
         self._action = action
+        self._asking = threading.local()
+        self._is_over = False
 
     def leave(self) -> None:
         """Wait no more."""
+        self._is_over = True
         # A new list: an import in another thread may be going through the old one, and would pass
         # over the finder that takes the place of this one.
         sys.meta_path = [finder for finder in sys.meta_path if finder is not self]
@@ -26,10 +33,13 @@ class _Finder:
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Return the spec of the awaited module, whose loader then also runs the action."""
-        if name != self._name:
+        if name != self._name or hasattr(self._asking, "others"):
             return None
-        self.leave()
-        spec = importlib.util.find_spec(name)
+        self._asking.others = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            del self._asking.others
         if spec is None or spec.loader is None:
             return spec
         loader = spec.loader
@@ -38,7 +48,9 @@ class _Finder:
         def exec_module(module: ModuleType) -> None:
             vars(loader).pop("exec_module", None)  # That of its class is seen again, once for all.
             execute(module)
-            self._action()
+            if not self._is_over:
+                self.leave()
+                self._action()
 
         loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec

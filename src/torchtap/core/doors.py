@@ -37,7 +37,7 @@ def require(door: str, *models: object) -> None:
     for model in models:
         if not isinstance(model, nn.Module):
             raise _no_module(door, model)
-    gone = [one for one in _of_door(door) if not one.is_there()]
+    gone = _gone(door)
     if gone:
         needed = "; ".join(f"{one.name} ({one.purpose})" for one in gone)
         raise CaptureError(
@@ -63,11 +63,19 @@ def _no_module(door: str, model: object) -> InputError:
     return InputError(f"{door} got {what} as model; expected a torch.nn.Module{way}.")
 
 
+def _gone(door: str) -> list[PrivateName]:
+    """Return the names that a door needs and that this PyTorch does not have."""
+    unknown = _of_door(door)
+    gone = [one for one in unknown if not one.is_there()]
+    # Nothing takes a name away from a module that has it. A watch of each step asks each time.
+    unknown[:] = [one for one in unknown if one in gone or not one.is_imported]
+    return gone
+
+
 @cache
-def _of_door(door: str) -> tuple[PrivateName, ...]:
-    """Return the names that a door needs and that are gone, or may yet be imported."""
-    needed = (one for one in NAMES.values() if door in one.doors)
-    return tuple(one for one in needed if one.module or not one.is_there())
+def _of_door(door: str) -> list[PrivateName]:
+    """Return the names that a door needs, but for those that were found."""
+    return [one for one in NAMES.values() if door in one.doors]
 
 
 def untried() -> str:

@@ -75,9 +75,14 @@ class PrivateName:
     variables: tuple[str, ...] = ()
     since: tuple[int, int] = (2, 13)
 
+    @property
+    def is_imported(self) -> bool:
+        """Return whether the module that holds it is imported."""
+        return not self.module or self.module in sys.modules
+
     def is_there(self) -> bool:
         """Return whether this PyTorch has the name, or need not have it yet."""
-        if self.module and self.module not in sys.modules:
+        if not self.is_imported:
             return True
         if release_of(torch.__version__) < self.since:
             return True

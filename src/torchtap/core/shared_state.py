@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import os
 import threading
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 from weakref import WeakSet
 
 T = TypeVar("T")
@@ -19,6 +20,30 @@ def members(weak: WeakSet[T]) -> list[T]:
     """
     held = weak.data.copy()  # type: ignore[attr-defined]
     return [one for reference in held if (one := reference()) is not None]
+
+
+_locks: WeakSet[Any] = WeakSet()
+
+
+def new_lock() -> threading.RLock:
+    """Make a lock that a child process finds free, whichever thread held it at the fork.
+
+    That thread does not run in the child, which would wait for it for ever. One may take the lock
+    twice, since the collector may run code of ours while its own thread holds it.
+    """
+    lock = threading.RLock()
+    _locks.add(lock)
+    return lock
+
+
+def _free_locks() -> None:
+    for lock in members(_locks):
+        if not lock._is_owned():  # By the thread that forked, which runs in the child.
+            lock._at_fork_reinit()
+
+
+if hasattr(os, "register_at_fork"):  # Not on Windows.
+    os.register_at_fork(after_in_child=_free_locks)
 
 
 def once(function: Callable[[], T]) -> Callable[[], T]:
@@ -36,7 +61,7 @@ def once(function: Callable[[], T]) -> Callable[[], T]:
         read
         6
     """
-    lock, cached = threading.RLock(), functools.cache(function)
+    lock, cached = new_lock(), functools.cache(function)
 
     @functools.wraps(function)
     def call() -> T:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import gc
 import os
 import sys
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
+from torchtap.core.shared_state import new_lock
+
 _OWN = f"{Path(__file__).parents[1]}{os.sep}"
 _RUNNER = f"{_OWN}{os.path.join('cli', 'script', 'as_main.py')}"
-_lock = threading.RLock()
+_lock = new_lock()
 
 
 def innermost_frames() -> dict[int, FrameType]:

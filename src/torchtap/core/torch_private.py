@@ -8,7 +8,6 @@ looked for on the stack stand in :mod:`~torchtap.core.torch_frames`, names of cl
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -31,6 +30,7 @@ from torchtap.core.private_names import (
     note,
     private,
 )
+from torchtap.core.shared_state import new_lock
 
 # ---------------------------------------------------------------------- autograd
 
@@ -159,7 +159,7 @@ def _shown(register: Callable[[Any], Any]) -> list[Any]:
     return []
 
 
-_adding_hooks = threading.Lock()
+_adding_hooks = new_lock()
 
 
 def checkpoint_inputs(unpack_hook: Any) -> tuple[int, list[Any]]:

@@ -14,9 +14,13 @@ from torchtap.core.source_files import is_of_library, shown_file
 from torchtap.core.text import clean, wrap
 from torchtap.core.torch_private import without_torch_functions
 from torchtap.failures.catalogue import SITUATIONS
+from torchtap.failures.counted_sizes import counted_elsewhere
+from torchtap.failures.exchanged_operands import exchanged_operands
 from torchtap.failures.failed_call import which_call
 from torchtap.failures.failure import Explanation, Failure, place_of
+from torchtap.failures.lost_results import dropped_result
 from torchtap.failures.message_patterns import KnownMessage, is_from_torch, recognise
+from torchtap.failures.misfit_sizes import single_join
 from torchtap.failures.misplaced_members import misplaced
 from torchtap.failures.other_names import exchanged_arguments
 from torchtap.failures.parsed_source import forget_old_trees
@@ -89,7 +93,9 @@ def explain(
     if known is None:
         return failure, None, None
     explanation = SITUATIONS[known.name](failure, known.match)
-    way = misplaced(failure) or exchanged_arguments(failure)
+    way = misplaced(failure) or exchanged_arguments(failure) or exchanged_operands(failure)
+    way = way or dropped_result(failure) or counted_elsewhere(failure)
+    way = way or single_join(failure, explanation.ways)
     way = way or unread_layer(failure, explanation.ways)
     if way:
         explanation = explanation._replace(ways=(way, *explanation.ways))

@@ -93,7 +93,11 @@ _LAYERS: dict[type, Callable[..., Any]] = {
     nn.Conv3d: torch.nn.functional.conv3d,
 }
 """Layers whose parameters and options say the shape of what they make."""
-_ATTRIBUTES = ("mT", "data", "real")
+_ATTRIBUTES = ("mT", "T", "data", "real")
+_MAKERS = frozenset(
+    {"arange", "empty", "eye", "full", "linspace", "ones", "rand", "randn", "zeros"}
+)
+"""Functions that make a tensor of a shape that they are given."""
 
 
 def shaped_operands(failure: Failure) -> list[Operand]:
@@ -113,6 +117,11 @@ def tensors_inside(failure: Failure) -> list[Operand]:
                 text = ast.unparse(part)
                 found.setdefault(text, Operand(text, value, one.depth))
     return list(found.values())
+
+
+def on_meta(node: ast.expr, frame: TracebackFrame) -> Any:
+    """Return the value of an expression, its tensors on meta; raises where it is not known."""
+    return _computed(node, frame)
 
 
 def _parsed(text: str) -> ast.expr:
@@ -148,6 +157,17 @@ def _computed(node: ast.expr, frame: TracebackFrame) -> Any:
             return _of_tensor(_computed(base, frame))[_index(index, frame)]
         case ast.Call(func=func, args=[only], keywords=[]) if type(frame.value_of(func)) in _LAYERS:
             return _of_layer(frame.value_of(func), _of_tensor(_computed(only, frame)))
+        case ast.Call(func=ast.Attribute(attr=attr), args=args, keywords=[]) if (
+            attr in _MAKERS and frame.value_of(node.func) is vars(torch)[attr]
+        ):
+            made: Tensor = vars(torch)[attr](
+                *(_computed(one, frame) for one in args), device="meta"
+            )
+            return made
+        case ast.List(elts=elements):
+            return [_computed(one, frame) for one in elements]
+        case ast.Tuple(elts=elements):
+            return tuple(_computed(one, frame) for one in elements)
         case ast.Call(func=ast.Attribute(value=base, attr=attr), args=args, keywords=keywords):
             if attr in ("size", "dim", "numel"):
                 return getattr(_of_tensor(_computed(base, frame)), attr)(

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from torchtap.core.source_files import shown_file
+from torchtap.core.source_files import is_of_library, shown_file
 from torchtap.failures.failure import Failure
 from torchtap.failures.followed_values import CONVERSIONS, end_of, steps_of
 from torchtap.failures.operands import Operand, parts_of_expression, shape_text
@@ -36,10 +36,11 @@ def chain_of(failure: Failure, operand: Operand) -> list[Expression]:
     frame = failure.frames[operand.depth] if failure.frames else None
     name = failure.name_of(operand)
     # PyTorch's own name of it says nothing: the program's is the one to follow.
-    for one in (frame, failure.user):
+    for one in (None if frame is None or frame.is_torch else frame, failure.user):
         found = one and _expression(failure, one, operand.text if one is frame else name)
-        if found:
-            return list(steps_of(found))
+        steps = list(steps_of(found)) if found else []
+        if steps:
+            return steps
     return []
 
 
@@ -51,7 +52,8 @@ def source_of(failure: Failure, operand: Operand) -> str:
     chain = chain_of(failure, operand)
     user = failure.user
     is_here = not chain or (user is not None and chain[-1].line == user.line)
-    return "" if is_here else _placed(chain[-1])
+    # A line inside of a library, such as torch.functional, made nothing of the program's.
+    return "" if is_here or is_of_library(chain[-1].scope.file) else _placed(chain[-1])
 
 
 class Made(NamedTuple):

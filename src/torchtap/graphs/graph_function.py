@@ -325,7 +325,7 @@ def _execution(model: nn.Module, trace: Trace, cuts: Cuts, notes: Sequence[str])
             edges[Edge(start, end, output, place, kind)] = None
     return Graph(
         EXECUTION,
-        f"What {type(model).__name__} does",
+        f"Execution of {type(model).__name__}",
         tuple(nodes),
         tuple(edges),
         tuple(trace.calls),
@@ -340,5 +340,5 @@ def _execution(model: nn.Module, trace: Trace, cuts: Cuts, notes: Sequence[str])
 
 def _graph_of_run(run: RecordedRun) -> Graph:
     nodes, edges, calls, notes = read_run(run)
-    title = f"What {run.meta.model or 'the model'} did"
+    title = f"Execution of {run.meta.model or 'the model'}"
     return Graph(EXECUTION, title, tuple(nodes), tuple(edges), tuple(calls), notes=tuple(notes))

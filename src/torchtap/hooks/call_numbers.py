@@ -6,6 +6,7 @@ import itertools
 import threading
 from collections import deque
 
+from torchtap.core.shared_state import new_lock
 from torchtap.core.torch_private import current_task
 
 
@@ -42,7 +43,7 @@ class CallNumbers:
 
     def __init__(self, steps: StepCounter) -> None:
         self._steps = steps
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._restart()
 
     def _restart(self) -> None:

@@ -8,7 +8,6 @@ reused only where the hooks have the same numbers in the tables: those of one wa
 from __future__ import annotations
 
 import sys
-import threading
 import weakref
 from collections.abc import Iterable
 from typing import Any
@@ -17,12 +16,13 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from torchtap.core.after_import import after_import
+from torchtap.core.shared_state import new_lock
 from torchtap.core.torch_private import DYNAMO, imported_dynamo, set_default
 from torchtap.hooks.hidden_handle import keys_in
 
 _NAME = "skip_nnmodule_hook_guards"
 
-_lock = threading.RLock()  # The collector may finish a holder while another one is counted.
+_lock = new_lock()  # The collector may finish a holder while another one is counted.
 _num_holders = 0
 _default_before: Any = None
 _is_overridden = False

@@ -11,7 +11,6 @@ put on the layer that a copy or a pickle could show.
 from __future__ import annotations
 
 import builtins
-import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -23,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn import TransformerEncoderLayer
 from torch.nn.modules import transformer
 
+from torchtap.core.shared_state import new_lock
 from torchtap.core.torch_private import script_as
 from torchtap.hooks.hidden_handle import HiddenHandle
 from torchtap.hooks.module_hook import (
@@ -98,7 +98,7 @@ def _only_reads(hook: Any) -> bool:
 
 # torch.jit.script compiles the layer with whatever stands for ``len`` in its file.
 script_as(_num_hooks, "aten::len")
-_lock = threading.RLock()
+_lock = new_lock()
 _num_holders = 0
 _names = vars(transformer)
 

@@ -8,7 +8,6 @@ its twin without ours would.
 from __future__ import annotations
 
 import copy
-import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -17,10 +16,11 @@ from weakref import ref
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
+from torchtap.core.shared_state import new_lock
 from torchtap.hooks.hook_order import order_with, put_back
 
 Table = OrderedDict[int, Any]
-tables_lock = threading.RLock()
+tables_lock = new_lock()
 """Held while hooks of ours are put into tables, moved or taken out: several threads may watch one
 model, and those of one watch have one key."""
 _OWN_NAMES = ("__deepcopy__", "__reduce_ex__", "move_to_end")
@@ -211,9 +211,10 @@ class OwnEntries(ref[Table]):
     def _others(self) -> Table:
         table = self.table()
         assert table is not None  # It is being asked.
-        others = OrderedDict((key, hook) for key, hook in table.items() if key not in self.keys)
-        attributes = vars(table).items()
-        vars(others).update((name, held) for name, held in attributes if name not in _OWN_NAMES)
+        with tables_lock:  # Another thread may close a watch meanwhile.
+            others = OrderedDict((key, hook) for key, hook in table.items() if key not in self.keys)
+            attributes = vars(table).items()
+            vars(others).update((name, held) for name, held in attributes if name not in _OWN_NAMES)
         return others
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import threading
 import weakref
 from collections.abc import Mapping
 from operator import itemgetter
@@ -18,6 +17,7 @@ from torch.optim.optimizer import (
 from torch.utils.hooks import RemovableHandle
 
 from torchtap.core.private_names import code_of
+from torchtap.core.shared_state import new_lock
 from torchtap.core.stack_frames import innermost_frames
 from torchtap.core.torch_frames import profile_hook_step
 from torchtap.hooks.module_hook import keep_dynamo_out
@@ -29,7 +29,7 @@ _listeners: dict[int, Listening] = {}
 _numbers = itertools.count()
 _pair: list[RemovableHandle] = []
 """Handles of the two hooks that call all listeners, while there are any."""
-_lock = threading.RLock()  # The collector may finish a listener while the two are put on.
+_lock = new_lock()  # The collector may finish a listener while the two are put on.
 
 
 class OptimizerListener(Protocol):

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 TAKEN, RETURNED = "taken", "returned"
 Meter = Callable[["Tensor", int], bool]
-_first_calls = itertools.count()
+first_calls = itertools.count()
+"""Numbers of first calls, by which taps are sorted; native hooks draw from the same ones."""
 _OUTPUT, _GRAD_OUTPUT = ("output", ""), ("grad_output", "")
 
 
@@ -199,7 +200,7 @@ class Tap:
     def note_first_call(self) -> None:
         """The module is called for the first time."""
         self.has_run = True
-        self.order = next(_first_calls)
+        self.order = next(first_calls)
 
     def state(self, port: str, leaf: str) -> SiteState | None:
         """Return the state of one site, or ``None`` if it is not wanted."""

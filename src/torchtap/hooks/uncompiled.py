@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import threading
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 
+from torchtap.core.shared_state import new_lock
 from torchtap.core.torch_private import DYNAMO
 
-_lock = threading.RLock()  # The collector may end a block, in a generator that was dropped.
+_lock = new_lock()  # The collector may end a block, in a generator that was dropped.
 _num_blocks = 0
 _stance: Any = None
 

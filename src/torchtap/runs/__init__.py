@@ -7,7 +7,7 @@ In the order in which it is read:
   :mod:`~torchtap.runs.step_notes` and :mod:`~torchtap.runs.scalars`.
   :mod:`~torchtap.runs.select`: from text to sites.
 - :mod:`~torchtap.runs.records`: records as columns. :mod:`~torchtap.runs.memory`: ``tt.Memory``.
-  :mod:`~torchtap.runs.rows` and :mod:`~torchtap.runs.row_dataset`: the rows of a site, for probes.
+  :mod:`~torchtap.runs.site_rows` and :mod:`~torchtap.runs.row_dataset`: rows of a site.
 - ``single_file/`` and ``store/``: a run in a file, a run in a folder. Both have checksums.
   :mod:`~torchtap.runs.open_run`: ``tt.open`` of both. :mod:`~torchtap.runs.inventory`: what is in
   them, without torch. :mod:`~torchtap.runs.export`: to others.

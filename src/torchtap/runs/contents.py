@@ -17,9 +17,9 @@ from torchtap.core.record import EVAL, FORWARD, PHASES, Record, steps_there
 from torchtap.core.site import Site
 from torchtap.runs.record_index import RecordIndex
 from torchtap.runs.records import Places, Records, distinct
-from torchtap.runs.rows import SiteRows, without_jags
 from torchtap.runs.run_statistics import RunStatistics
 from torchtap.runs.select import Selection, Where
+from torchtap.runs.site_rows import SiteRows, without_jags
 from torchtap.stats.row_columns import SeriesColumns
 from torchtap.stats.series import Series
 

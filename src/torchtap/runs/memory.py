@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 from torchtap.core.absence import Absence
 from torchtap.core.errors import InputError
 from torchtap.core.record import Record, nbytes_of
+from torchtap.core.shared_state import new_lock
 from torchtap.core.torch_private import run_uncompiled
 from torchtap.runs.records import Records
 
@@ -49,7 +49,7 @@ class Memory:
         self.forgotten_steps: list[int] = []
         self._made: Records | None = None
         self._new: list[Record] = []
-        self._lock = threading.RLock()  # The collector may close a watch under it.
+        self._lock = new_lock()  # The collector may close a watch under it.
         self._budgeted_bytes = 0
         self._refused: dict[Absence, None] = {}
         # Appending is all there is to do without a budget, and it is done for every value that

@@ -7,7 +7,6 @@ value, and are searched by numpy.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import compress
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, overload
@@ -16,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchtap.core.record import PHASES, UNVERSIONED, Record, nbytes_of, new_record
+from torchtap.core.shared_state import new_lock
 from torchtap.core.site import Site
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ class Records(Sequence[Record]):
         self.phase_table, self.label_table = self._phases.values, self._labels.values
         self._table: Any = np.zeros(0, _COLUMNS)
         self._length = 0
-        self._lock = threading.RLock()  # The collector may close a watch under it.
+        self._lock = new_lock()  # The collector may close a watch under it.
 
     @staticmethod
     def from_columns(

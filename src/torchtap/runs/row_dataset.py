@@ -11,8 +11,8 @@ from torch.utils.data import Dataset
 
 from torchtap.core.errors import RunError
 from torchtap.core.site import Site
-from torchtap.runs.rows import SiteRows
 from torchtap.runs.run import Run, contents_of
+from torchtap.runs.site_rows import SiteRows
 
 Item = Any
 """A row, or a row and the id of its sample."""

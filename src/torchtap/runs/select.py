@@ -140,7 +140,9 @@ class Selection:
         known = [str(site) for site in self.sites]
         if ":" not in text:
             known = list(dict.fromkeys(site.path or "." for site in self.sites))
-        return f"Nothing was recorded at {text!r}{did_you_mean(text, known)}"
+        near = did_you_mean(text, known)
+        ways = "" if near.endswith("?") else " run.sites, or torchtap ls RUN, lists the sites."
+        return f"Nothing was recorded at {text!r}{near}{ways}"
 
     def _is_unwatched(self, text: str) -> bool:
         """Return whether a text is a port of a module that is there, and no pattern had it."""

@@ -6,11 +6,11 @@ import ctypes
 import errno
 import os
 import tempfile
-import threading
 from contextlib import suppress
 from pathlib import Path
 
 from torchtap.core.errors import InputError
+from torchtap.core.shared_state import new_lock
 from torchtap.saved.free_list import FreeList
 
 Data = memoryview | ctypes.Array[ctypes.c_char]
@@ -67,7 +67,7 @@ class SpillFile:
         self._file = _anonymous(folder)
         self._end = 0
         self._window = -1
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._free = FreeList()
         # Finalisers may run at any moment, also while the lock is held, so they only append here.
         self._spare: dict[int, list[Extent]] = {}

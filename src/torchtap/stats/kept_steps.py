@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 
 import numpy as np
 from torch import Tensor
 
+from torchtap.core.shared_state import new_lock
 from torchtap.stats.algebra import States, merge_states
 from torchtap.stats.catalogue.protocol import Statistic
 from torchtap.stats.catalogue.results import Missing
@@ -63,7 +63,7 @@ class _Step:
         self.states: _StatesBySite = {}
         self._parts = parts
         self._joined: StepHistograms | None = None
-        self._lock = threading.RLock()  # The collector may close a watch under it.
+        self._lock = new_lock()  # The collector may close a watch under it.
 
     def take(
         self, parts: list[StepHistograms], drop: Callable[[list[StepHistograms]], None]

@@ -6,9 +6,9 @@ The sink fills a series; :mod:`~torchtap.stats.read_series` makes statistics of 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Collection, Iterable, Sequence
 
+from torchtap.core.shared_state import new_lock
 from torchtap.core.site import Site
 from torchtap.stats.algebra import HISTOGRAMS, Rows, States, merge_states
 from torchtap.stats.catalogue.protocol import Statistic
@@ -46,7 +46,7 @@ class Series:
         self.has_histograms = True
         self.revision = 0
         self.evaluation: Series | None = None
-        self.lock = threading.RLock()
+        self.lock = new_lock()
         self.measured = SiteSummaries()
         self._places: dict[Site, int] = {}
         self.rows = RowsByStep(self.measured, self.lock)

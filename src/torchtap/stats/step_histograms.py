@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,6 +9,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from torchtap.core.shared_state import new_lock
 from torchtap.stats.histogram import Histogram, Histograms, blank_histograms, merged_together
 from torchtap.stats.kernels import native
 
@@ -62,7 +62,7 @@ class Totals:
         self._addresses = np.zeros(0, dtype=np.int64)
         self._new: list[StepHistograms] = []
         self._read: dict[int, Histogram] = {}
-        self._lock = threading.RLock()  # The collector may close a watch under it.
+        self._lock = new_lock()  # The collector may close a watch under it.
 
     def add(self, parts: list[StepHistograms]) -> None:
         """Count these too."""

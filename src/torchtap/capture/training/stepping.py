@@ -8,7 +8,6 @@ compiler would trace them.
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -29,6 +28,7 @@ from torchtap.capture.watch import watch
 from torchtap.capture.watch_handle import Watch
 from torchtap.core.blame import is_own_fault, own_fault
 from torchtap.core.module_paths import unwrapped
+from torchtap.core.shared_state import new_lock
 from torchtap.core.torch_private import current_task, tracing_state, transform_running
 from torchtap.hooks.module_hook import keep_dynamo_out
 from torchtap.hooks.optimizer_hooks import has_closure
@@ -51,7 +51,7 @@ class FaultCatcher:
         self.faults: list[str] = []
         self._failed = failed
         self._faulty = faulty
-        self._lock = threading.RLock()
+        self._lock = new_lock()
 
     def run(self, action: Callable[..., object], *args: Any) -> None:
         """Run a part, one at a time; an error is noted."""

@@ -167,6 +167,9 @@ def _source(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         "target": shapes[1],
         "is_first": is_first,
         "width": getattr(failure.module, "d_model", "d_model"),
+        "batches": "dimension 0 of [batch, time, features]"
+        if getattr(failure.module, "batch_first", False)
+        else "dimension 1 of [time, batch, features]",
     }
 
 
@@ -289,8 +292,7 @@ SITUATIONS: dict[str, Situation] = {
         facts=_types,
     ),
     "batches of a transformer": SituationRow(
-        "src is {source} and tgt {target}: their batches, dimension 1 of [time, batch, features], "
-        "are not equal.",
+        "src is {source} and tgt {target}: their batches, {batches}, are not equal.",
         (
             "is_first",
             "If the batch stands first in both, make it so: nn.Transformer(..., batch_first=True).",

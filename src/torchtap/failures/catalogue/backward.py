@@ -10,11 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchtap.failures.assignments import assignments_of
 from torchtap.failures.failure import Details, Failure
+from torchtap.failures.followed_values import end_of
 from torchtap.failures.graph_cuts import cuts_in, without_grad
 from torchtap.failures.graph_reading import leaves_of, nodes_of, place_of_node
 from torchtap.failures.operands import Operand, shape_text
-from torchtap.failures.parsed_source import grouped, written
+from torchtap.failures.parsed_source import grouped, last_name, written
+from torchtap.failures.scopes import Expression, scope_of
 from torchtap.failures.situation_row import Situation, SituationRow, first_of
 
 
@@ -162,21 +165,87 @@ def _input_not_used(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]
     reached = _reached(failure)
     source = _taken_from(reached, tensor)
     held = [] if is_state else [key for key, one in reached if one.is_leaf]
+    linear = "" if tensor is None or is_state else _linear_in(failure, tensor)
+    cut = "" if linear or is_state or source or is_copy else _cut_of(failure, name)
     return {
         "name": name,
+        "linear": linear,
+        "because": f": {linear}" if linear else "",
+        "ways": (cut,) if cut else (),
         "is_state": is_state,
         "source": "" if is_copy else source,
         "is_copy": is_copy and is_named,
         "is_copied_here": is_copy and not is_named,
         "trained": _state_behind(failure, tensor) if is_copy and is_named else "",
         "others": "" if source or is_copy else ", ".join(held[:3]),
-        "is_other": not is_state,
+        "is_other": not is_state and not linear,
+        "is_apart": not is_state and not linear and not cut,
         "maker": "" if is_state or source or is_copy else _state_behind(failure, tensor),
         "where": failure.names.holder(tensor),
         "details": tuple(
             ("leads there", f"{key}, {shape_text(one)}") for key, one in reached[:3] if not is_state
         ),
     }
+
+
+def _linear_in(failure: Failure, tensor: Tensor) -> str:
+    """Say so where the output is a gradient by the same tensor, which it does not depend on."""
+    frame, call = failure.user, None if failure.user is None else failure.user.expression
+    first = call.args[0] if isinstance(call, ast.Call) and call.args else None
+    if frame is None or first is None:
+        return ""
+    scope = scope_of(frame, failure.frames)
+    root = first.value if isinstance(first, ast.Subscript) else first
+    one = end_of(Expression(root, scope))
+    made = one.node if isinstance(one.node, ast.Call) else None
+    if made is None or last_name(made.func) != "grad" or len(made.args) < 2:
+        return ""
+    output, by = made.args[:2]
+    value, given = one.scope.value_of(output), one.scope.value_of(by)
+    by_it = given is tensor or (isinstance(given, list) and any(x is tensor for x in given))
+    leads = isinstance(value, Tensor) and any(leaf is tensor for leaf in leaves_of([value]))
+    if not by_it or not leads:
+        return ""
+    name, whole = written(by, one.scope.file), written(output, one.scope.file)
+    return (
+        f"{written(root, frame.file)} is the gradient of {whole} by {name}, and {whole} is linear "
+        f"in {name}, so that its gradient is constant and the next derivative zero"
+    )
+
+
+def _cut_of(failure: Failure, name: str) -> str:
+    """Return the way out where the program cuts the graph at the very tensor that is asked for."""
+    user = failure.user
+    for node in ast.walk(user.function) if user is not None and user.function is not None else ():
+        match node:
+            case (
+                ast.Call(
+                    func=ast.Attribute(value=ast.Name(id=cut), attr="detach" | "numpy" | "tolist")
+                )
+                | ast.Attribute(value=ast.Name(id=cut), attr="data")
+            ) if cut == name:
+                line, text = node.lineno, written(node, user.file)  # type: ignore[union-attr]
+                if line < user.line:  # type: ignore[union-attr]
+                    return (
+                        f"If the output is computed from {text} of line {line}, give {name} itself "
+                        "there: what is cut from the graph leads nowhere."
+                    )
+    return _asked_too_late(failure, name)
+
+
+def _asked_too_late(failure: Failure, name: str) -> str:
+    """Return the way out where a line asks for a graph after the output was made; else empty."""
+    frame, call = failure.user, None if failure.user is None else failure.user.expression
+    first = call.args[0] if isinstance(call, ast.Call) and call.args else None
+    made = assignments_of(frame, first.id) if frame and isinstance(first, ast.Name) else []
+    for node in frame.calls_of("requires_grad_") if frame is not None and made else ():
+        text = written(node)
+        if text.startswith(f"{name}.") and made[-1].line < node.lineno < frame.line:  # type: ignore[union-attr]
+            return (
+                f"{text} of line {node.lineno} comes behind line {made[-1].line}, which computes "
+                f"{written(first)}: call it before."
+            )
+    return ""
 
 
 def _reached(failure: Failure) -> list[tuple[str, Tensor]]:
@@ -313,7 +382,8 @@ SITUATIONS: dict[str, Situation] = {
         facts=_input_without_grad,
     ),
     "input not used": SituationRow(
-        "A gradient with respect to {name} was asked for, and no path leads from the output to it.",
+        "A gradient with respect to {name} was asked for, and no path leads from the output to it"
+        "{because}.",
         ("is_copied_here", "Give the tensor that it was copied from: without .clone()."),
         (
             "is_copy",
@@ -348,7 +418,16 @@ SITUATIONS: dict[str, Situation] = {
             "computes the output, as by torch.func.functional_call(model, params, inputs), or "
             "model(inputs, params=params) where the forward takes them.",
         ),
-        ("is_other", "Compute the output from the very tensor {name}."),
+        ("is_apart", "Compute the output from the very tensor {name}."),
+        (
+            "linear",
+            "If the derivative is to be zero then: allow_unused=True, with materialize_grads=True.",
+        ),
+        (
+            "linear",
+            "If the model is not to be linear in {name}: put an activation between its layers, "
+            "such as nn.Tanh(), whose second derivative is not zero.",
+        ),
         (
             "is_other",
             "If the output need not depend on it: allow_unused=True; its gradient is then None (or "

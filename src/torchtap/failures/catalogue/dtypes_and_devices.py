@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from torchtap.failures.operands import Operand, bounds_of, dtype_text, dtype_wor
 from torchtap.failures.parsed_source import expression_of, grouped, last_name, replaced, written
 from torchtap.failures.situation_row import Situation, SituationRow, first_of
 from torchtap.failures.traceback_frame import MISSING
+from torchtap.failures.unreached_layers import way_to_reach
 from torchtap.failures.unread_members import unread_value
 
 _MOST_HELD = 64
@@ -55,7 +56,7 @@ def _devices(failure: Failure, found: re.Match[str]) -> Explanation:
             "Make new tensors where the others are: torch.zeros(..., "
             f"device={grouped(failure.name_of(inputs[0]))}.device).",
         ]
-    hidden = _unregistered(failure, tensors)
+    hidden = way_to_reach(failure) or _unregistered(failure, tensors)
     if hidden:  # It stays where it is when the model is moved.
         ways = [hidden, *(one for one in ways if not one.startswith("Move the model"))]
     elif states and states[0].value.is_meta:  # What is on meta has no values that could be moved.
@@ -171,6 +172,7 @@ def _weighted(failure: Failure, name: str, value: Tensor, weight: Tensor) -> Exp
         )
     converted = replaced(name, f"to(torch.{theirs})")
     ways = [f"Convert the input: {converted}."]
+    reach = way_to_reach(failure)
     if mine == "uint8" and isinstance(failure.module, _CONVOLUTIONS):
         ways.append("If it is a picture of 0 to 255, bring it to 0 to 1 as well: / 255.")
     elif mine in _WHOLE and isinstance(failure.module, nn.Linear):
@@ -189,8 +191,11 @@ def _weighted(failure: Failure, name: str, value: Tensor, weight: Tensor) -> Exp
         ways.insert(
             0, f"Convert the model, to which all is given as {mine}: model.to(torch.{mine})."
         )
-    elif mine not in _WHOLE:
+    elif mine not in _WHOLE and not reach:
         ways.append(f"Convert the model: model.to(torch.{mine}).")
+    if reach:
+        ways.insert(0, reach)
+    ways = [*_odd_states(failure, mine, theirs), *ways]
     if {"float16", "bfloat16"} & {mine, theirs}:
         ways.append(
             "Run the forward under torch.autocast, which converts what each operation needs."
@@ -200,6 +205,27 @@ def _weighted(failure: Failure, name: str, value: Tensor, weight: Tensor) -> Exp
         tuple(ways),
         failure.details(),
     )
+
+
+def _odd_states(failure: Failure, mine: str, theirs: str) -> Iterator[str]:
+    """Yield the way out where a few parameters of the model hold the dtype of the input alone.
+
+    What a module computes with such a one has its dtype, and the layer behind it refuses that.
+    """
+    by_dtype: dict[str, list[str]] = {}
+    for _, module in failure.names.modules():
+        for name, one in (*module._parameters.items(), *module._buffers.items()):
+            if one is not None and one.is_floating_point():
+                text = f"{failure.names.variable(module)}.{name}"
+                by_dtype.setdefault(dtype_text(one), []).append(text)
+    odd, others = by_dtype.get(mine, []), by_dtype.get(theirs, [])
+    if odd and mine not in _WHOLE and 3 * len(odd) < len(others):
+        said = f"{', '.join(odd[:2])}{' and more' if len(odd) > 2 else ''}"
+        yield (
+            f"{said} hold{'s' if len(odd) == 1 else ''} {mine}, the others {theirs}: what is "
+            f"computed with it becomes {mine}. Make it {theirs} where it is made: "
+            f"dtype=torch.{theirs}."
+        )
 
 
 def _index(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:

@@ -8,8 +8,10 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
+from torchtap.failures.counted_sizes import size_of
 from torchtap.failures.failure import Explanation, Failure
 from torchtap.failures.lost_dimensions import computed_from
 from torchtap.failures.operands import Operand, bounds_of
@@ -17,6 +19,7 @@ from torchtap.failures.parsed_source import expression_of, grouped, written
 from torchtap.failures.situation_row import Situation, SituationRow
 from torchtap.failures.traceback_frame import TracebackFrame
 from torchtap.failures.unread_members import unread_value
+from torchtap.failures.value_chains import source_of
 
 
 def _span(operand: Operand) -> str:
@@ -107,7 +110,7 @@ def _counted_elsewhere(failure: Failure, rows: int) -> Iterator[str]:
     for frame, node in computed_from(failure):
         match node:
             case ast.Call(func=ast.Attribute(attr="arange"), args=[count, *_]):
-                base, dim = _size_of(count)
+                base, dim = size_of(count)
             case _:
                 continue
         held = frame.value_of(base) if base is not None else None
@@ -122,24 +125,6 @@ def _counted_elsewhere(failure: Failure, rows: int) -> Iterator[str]:
                 f"stand in dimension {other}, torch.arange({grouped(text)}.size({other}))."
             )
             return
-
-
-def _size_of(node: ast.expr) -> tuple[ast.expr | None, int]:
-    """Return the tensor and the dimension whose size an expression is."""
-    match node:
-        case ast.Call(func=ast.Name("len"), args=[base]):
-            return base, 0
-        case ast.Call(func=ast.Attribute(value=base, attr="size"), args=[dim]):
-            pass
-        case ast.Subscript(value=ast.Attribute(value=base, attr="shape"), slice=dim):
-            pass
-        case _:
-            return None, 0
-    try:
-        at = ast.literal_eval(dim)
-    except ValueError:
-        return None, 0
-    return (base, at) if type(at) is int else (None, 0)
 
 
 def _has_gaps(value: Any, rows: int | None) -> bool:
@@ -285,7 +270,29 @@ def _dimension(failure: Failure, said: int, size: int) -> int | None:
     return fitting[0] if len(fitting) == 1 else None
 
 
+def _bytes_of_places(failure: Failure, found: re.Match[str]) -> Explanation | None:
+    """The explanation where an index of uint8 holds numbers of places: it is read as a mask."""
+    shape = [int(one) for one in re.findall(r"\d+", found["given"])]
+    for one in failure.tensors[1:]:
+        bounds = bounds_of(one.value) if one.value.dtype is torch.uint8 else None
+        if bounds is not None and bounds[1] > 1 and list(one.value.shape) == shape:
+            name, source = failure.name_of(one), source_of(failure, one)
+            return Explanation(
+                f"{name} holds uint8, which PyTorch reads as a mask, not as places: it goes "
+                f"{_span(one)}.",
+                (
+                    f"It holds numbers of places, since a mask has 0 and 1 alone: "
+                    f"{grouped(name)}.long(){f', where it is made ({source})' if source else ''}.",
+                ),
+                failure.details(),
+            )
+    return None
+
+
 def _mask(failure: Failure, found: re.Match[str]) -> Explanation:
+    of_places = _bytes_of_places(failure, found)
+    if of_places is not None:
+        return of_places
     tensors = failure.operands
     name = failure.name_of(tensors[-1]) if tensors else "mask"
     whole = grouped(failure.name_of(tensors[0])) if len(tensors) == 2 else "x"

@@ -16,8 +16,9 @@ from torchtap.failures.parsed_source import grouped
 from torchtap.failures.rearrangements import without_the_call
 from torchtap.failures.situation_row import Situation, SituationRow
 from torchtap.failures.traceback_frame import TracebackFrame
+from torchtap.failures.unreached_layers import caller_of, way_to_reach
 
-_BY_DIMS = {2: "BatchNorm1d", 3: "BatchNorm1d", 4: "BatchNorm2d", 5: "BatchNorm3d"}
+_BY_DIMS = {2: "1d", 3: "1d", 4: "2d", 5: "3d"}
 _SIZES = ("given", "wanted")
 
 
@@ -58,12 +59,31 @@ def _single(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     What is right for a last batch of one does not help where all batches are of one.
     """
     is_read_only = any(_is_without_grad(one) for one in failure.frames if one.is_user)
+    given, reach, caller = _mode_given(failure), way_to_reach(failure), caller_of(failure)
+    is_off = caller is not None and caller.module is not None and not caller.module.training
+    is_done = bool(given) or (
+        bool(reach) and is_off
+    )  # model.eval() was called, or changes nothing.
+    is_read_only = is_read_only and not is_done
     return {
+        "ways": tuple(filter(None, (reach, given))),
+        "mode": "F.batch_norm was given training=True, and"
+        if given
+        else f"{failure.module_text} is in training mode and",
         "is_read_only": is_read_only,
-        "may_train": not is_read_only,
+        "may_train": not is_read_only and not is_done,
         "is_point": len(re.findall(r"\d+", found["given"])) > 2,
         "is_row": len(re.findall(r"\d+", found["given"])) <= 2,
     }
+
+
+def _mode_given(failure: Failure) -> str:
+    """Return the way out where the program says itself that a norm trains; else empty."""
+    call = None if failure.user is None else failure.user.expression
+    for keyword in call.keywords if isinstance(call, ast.Call) else ():
+        if keyword.arg == "training" and getattr(keyword.value, "value", None) is True:
+            return "If it is to follow the mode of the model: training=self.training."
+    return ""
 
 
 def _is_without_grad(frame: TracebackFrame) -> bool:
@@ -81,7 +101,9 @@ def _dimensions(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     value, given = failure.argument().value, int(found["given"])
     shape = list(value.shape) if isinstance(value, Tensor) else []
     channels = [getattr(failure.module, "num_features", None)]
-    fitting = _BY_DIMS.get(given) if shape[1:2] == channels else None
+    kind = re.sub(r"\dd$", "", type(failure.module).__name__)
+    is_known = hasattr(nn, f"{kind}1d") and shape[1:2] == channels
+    fitting = f"{kind}{_BY_DIMS[given]}" if is_known and given in _BY_DIMS else None
     is_single = shape[:1] == channels and f"{given + 1}D" in found["wanted"]
     squeezed = kept_dimension(failure, failure.argument(), given + 1) if is_single else ""
     return {
@@ -125,8 +147,7 @@ SITUATIONS: dict[str, Situation] = {
         facts=_features,
     ),
     "one value per channel": SituationRow(
-        "{module} is in training mode and its input {given} has one value per channel: a variance "
-        "needs two.",
+        "{mode} its input {given} has one value per channel: a variance needs two.",
         (
             "is_read_only",
             "If it is not to train now, as no_grad says, call model.eval() before: it then uses "

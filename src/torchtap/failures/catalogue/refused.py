@@ -6,7 +6,7 @@ import ast
 import inspect
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -35,12 +35,17 @@ def _optimized(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     nested = _nested(failure, given)
     is_state = inner is not None and written(inner).endswith("state_dict()")
     is_method = inspect.ismethod(_method_of(failure, given))
+    held = _method_of(failure, given)
+    is_class = isinstance(held, type) and not issubclass(held, nn.Module)
+    is_function = is_class or (inspect.isroutine(held) and not is_method)
     return {
         "name": name,
         "is_method": is_method,
+        "is_function": is_function,
         "parameters": f"{grouped(text)}.parameters()",
         "nested": nested,
-        "is_module": not any((nested, is_method, is_state, isinstance(value, dict | Tensor | str))),
+        "is_module": not any((nested, is_method, is_function, is_state))
+        and not isinstance(value, dict | Tensor | str),
         "is_dict": is_state or isinstance(value, dict),
         "is_other": isinstance(value, str),
         "is_tensor": isinstance(value, Tensor),
@@ -228,13 +233,31 @@ def _lengths(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     data: Any = held.get("dataset")
     lengths = held.get("lengths")
     if not isinstance(lengths, list | tuple) or not hasattr(data, "__len__"):
-        return {"sums": "", "rest": ""}
+        return {"sums": "", "rest": "", "shares": "", "is_whole": True}
     lacking = len(data) - sum(lengths)
     first = ", ".join(map(str, lengths[:-1]))
     return {
         "sums": f": {' + '.join(map(str, lengths))} is {sum(lengths)}, for {len(data)}",
-        "rest": f"len(dataset) - {first.replace(', ', ' - ')}" if 0 < lacking < 5 else "",
+        "rest": f"len(dataset) - {first.replace(', ', ' - ')}"
+        if 0 < lacking < 5 and all(type(one) is int for one in lengths)
+        else "",
+        "shares": _shares(lengths),
+        "is_whole": not _shares(lengths),
     }
+
+
+def _shares(lengths: Sequence[float]) -> str:
+    """Return the way to shares of the sum 1, of shares that have another one; else empty."""
+    if not any(type(one) is float and 0 < one < 1 for one in lengths) or max(lengths) > 1:
+        return ""
+    total, others = sum(lengths), sum(lengths[:-1])
+    if math.isclose(total, 1, rel_tol=1e-6):
+        return (
+            f"Their sum is {total!r}, by rounding, and is to be 1 at most: give lengths, each "
+            "int(share * len(dataset)), and the last one the rest of len(dataset)."
+        )
+    last = f", such as {1 - others:.6g} for the last one" if others < 1 else ""
+    return f"They are shares, whose sum is to be 1, and is {total:.6g}: change one{last}."
 
 
 def _alone(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
@@ -374,6 +397,7 @@ SITUATIONS: dict[str, Situation] = {
             "itertools.chain.",
         ),
         ("is_method", "Call the method, which was given itself: {name}()."),
+        ("is_function", "Call it, with what it is to go over: {name}(...)."),
         ("is_module", "Give it the parameters: {parameters}."),
         (
             "is_dict",
@@ -509,8 +533,12 @@ SITUATIONS: dict[str, Situation] = {
             "rest",
             "If they are shares that int(...) cut off: give the last one the rest, {rest}.",
         ),
-        "If shares are meant: random_split(dataset, [0.8, 0.2]), which gives the rest out.",
-        "If lengths are meant: give lengths of that sum, len(dataset).",
+        ("shares", "{shares}"),
+        (
+            "is_whole",
+            "If shares are meant: random_split(dataset, [0.8, 0.2]), which gives the rest out.",
+        ),
+        ("is_whole", "If lengths are meant: give lengths of that sum, len(dataset)."),
         facts=_lengths,
     ),
     "order of a sampler": SituationRow(

@@ -28,9 +28,11 @@ def _of_attention(failure: Failure) -> Explanation | None:
     query, key = held.get("query"), held.get("key")
     if not isinstance(query, Tensor) or not isinstance(key, Tensor) or query.dim() != key.dim():
         return None
-    is_first = getattr(failure.module, "batch_first", True)
-    if is_first or query.dim() != 3 or query.shape[1] == key.shape[1]:
+    is_first = getattr(failure.module, "batch_first", None)
+    if is_first is None or query.dim() != 3 or query.shape[1] == key.shape[1]:
         return None
+    if is_first:  # PyTorch's function has turned them: the batch stands in dimension 1 there.
+        return _of_batches_first(failure, query, key)
     given = f"{query.shape[1]} in the query, {list(query.shape)}, and {key.shape[1]} in the key"
     return Explanation(
         f"{failure.module_text} takes [time, batch, features], and dimension 1, the batch, has "
@@ -40,6 +42,21 @@ def _of_attention(failure: Failure) -> Explanation | None:
             f"{failure.names.variable(failure.module)} = nn.MultiheadAttention(..., "
             "batch_first=True).",
             "Or turn query, key and value, x.transpose(0, 1), and the output back.",
+        ),
+        failure.details(),
+    )
+
+
+def _of_batches_first(failure: Failure, query: Tensor, key: Tensor) -> Explanation:
+    """The explanation, where query and key have other batches, which stand first in both."""
+    batches, length = (query.shape[1], key.shape[1]), key.shape[0]
+    turned = "If key and value stand as [time, batch, features], turn them: key.transpose(0, 1)."
+    return Explanation(
+        f"{failure.module_text} takes [batch, time, features], and the batch is {batches[0]} in "
+        f"the query and {batches[1]} in the key.",
+        (
+            *((turned,) if length == batches[0] else ()),
+            "Give query, key and value of one batch, in the order of its samples.",
         ),
         failure.details(),
     )

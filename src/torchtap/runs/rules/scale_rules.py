@@ -9,11 +9,12 @@ import numpy as np
 
 from torchtap.core.site import Site
 from torchtap.runs.rules.finding import ALARM, Finding
-from torchtap.runs.rules.module_facts import LINEAR
+from torchtap.runs.rules.module_facts import LINEAR, RECTIFIERS
 from torchtap.runs.rules.rule_view import Floats, View, median, shown
 
 BOUNDED = {"Tanh": (1.0, 0.0), "Sigmoid": (2.0, -1.0), "Hardtanh": (1.0, 0.0)}
 """Class of a bounded activation -> factor and shift that bring its range to -1 to 1."""
+_AT_BOUND = 1.001  # Above it by more than rounding, no value of -1 to 1 has such a mean square.
 
 
 def large_init(
@@ -167,15 +168,19 @@ def saturated(view: View, *, limit: float = 0.85) -> Iterator[Finding]:
 
 
 def saturation(view: View, path: str) -> Floats:
-    """Return the mean square of a bounded activation over the steps, 1 where all is at a bound."""
+    """Return the mean square of a bounded activation over the steps, 1 where all is at a bound.
+
+    It is NaN where the bounds are others: ``ReLU6`` is a ``Hardtanh`` from 0 to 6, and a
+    ``Hardtanh`` may be given any bounds.
+    """
     kind = next((one for one in BOUNDED if view.modules.is_a(path, {one})), None)
-    if kind is None:
+    if kind is None or view.modules.is_a(path, RECTIFIERS):
         return np.full(len(view.steps), math.nan)
     factor, shift = BOUNDED[kind]
     output = view.site(path, "output")
     mean, rms = view.series(output, "mean"), view.series(output, "rms")
-    found: Floats = (factor * rms) ** 2 + 2 * factor * shift * mean + shift**2
-    return found
+    squares: Floats = (factor * rms) ** 2 + 2 * factor * shift * mean + shift**2
+    return np.where(np.nanmax(squares, initial=0) > _AT_BOUND, math.nan, squares)
 
 
 def dropout_high(view: View, *, limit: float = 0.7) -> Iterator[Finding]:

@@ -31,6 +31,7 @@ class FileDiagnosis(Printed):
         num_steps: how many steps have values.
         num_values: how many values are in it.
         nbytes: of these values.
+        num_tensors: how many tensors are in it: of values, statistics and the run itself.
         problems: what is not whole.
     """
 
@@ -39,6 +40,7 @@ class FileDiagnosis(Printed):
     num_steps: int
     num_values: int
     nbytes: int
+    num_tensors: int
     problems: tuple[str, ...]
 
     @property
@@ -55,6 +57,7 @@ class FileDiagnosis(Printed):
             "num_steps": self.num_steps,
             "num_values": self.num_values,
             "nbytes": self.nbytes,
+            "num_tensors": self.num_tensors,
             "problems": list(self.problems),
         }
 
@@ -65,8 +68,12 @@ class FileDiagnosis(Printed):
             total = Line("Not whole.", "bad")
         else:
             total = Line(_UNPROTECTED, "bad")
-        what = f"{plural(self.num_steps, 'step')}, {plural(self.num_values, 'value')}"
-        said = Line(f"{self.path.name}: {what}, {size(self.nbytes)}")
+        if self.num_values:
+            values = f"{plural(self.num_values, 'value')}, {size(self.nbytes)}"
+            what = f"{plural(self.num_steps, 'step')}, {values}"
+        else:  # A run of statistics, say.
+            what = f"no values, {plural(self.num_tensors, 'other tensor')}"
+        said = Line(f"{self.path.name}: {what}")
         return Page(total, BLANK, said, *(Line(f"  {clean(why)}", "bad") for why in self.problems))
 
 
@@ -90,6 +97,7 @@ def examine_file(path: Path) -> FileDiagnosis:
         len({value.step for value in values}),
         len(values),
         sum(header.tensors[value.name].nbytes for value in values),
+        len(header.tensors),
         tuple(problems),
     )
 

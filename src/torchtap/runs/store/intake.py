@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from torchtap.core.errors import CaptureError
 from torchtap.core.record import Record
+from torchtap.core.shared_state import new_lock
 from torchtap.runs.sparse import dtype_of, is_sparse, packed
 from torchtap.runs.store.disk_settings import Settings
 from torchtap.runs.store.layout import MOST_SMALL
@@ -83,7 +83,7 @@ class Intake:
         self._name = name
         self._settings = settings
         self._stager = Stager()
-        self._lock = threading.RLock()
+        self._lock = new_lock()
         self._gathered: list[Staged] = []
         self._gathered_bytes = 0
         self._dropped: dict[str, tuple[int, int]] = {}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from torchtap.core.shared_state import new_lock
 from torchtap.runs.store.mapped_rows import MappedRows
 from torchtap.runs.store.queue import ByteQueue, MeasuredRows
 from torchtap.runs.store.statistics_files import EVERY, measured_in, phases_of
@@ -38,7 +38,7 @@ class RowsFeed:
         self._ended = ended
         self._queue = queue
         self._rows = None if folder is None else MappedRows(folder)
-        self._lock = threading.RLock()  # The collector may close a watch under it.
+        self._lock = new_lock()  # The collector may close a watch under it.
         self._handed: dict[str, int] = {}
         self._num_closed = self._num_handed = 0
         self._last_closed = -1

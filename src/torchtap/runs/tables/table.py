@@ -224,8 +224,7 @@ def _refuse_unknown(known: Sequence[str], names: Sequence[str]) -> None:
         if name not in known and name.rpartition(".")[0] not in known:
             near = did_you_mean(name, known)
             raise InputError(
-                f"There is no column {name!r}{near} torchtap stats --columns '?' lists them, and "
-                f"docs/guides/statistics.md."
+                f"There is no column {name!r}{near} `torchtap stats RUN --columns '?'` lists all."
             )
 
 

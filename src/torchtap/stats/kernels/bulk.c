@@ -14,7 +14,6 @@
     name(path) name(filters) name(bare) name(tap) name(call_numbers) name(plain_output)            \
     name(plain_gradient) name(_steps) name(__basicsize__) name(__dictoffset__)                     \
     name(__weakrefoffset__) name(_forward_pre_hooks) name(_forward_hooks)
-#define DECLARE(name) static PyObject *n_##name;
 NAMES(DECLARE)
 
 /* ------------------------------------------------------------------- copies of an object of slots */
@@ -25,18 +24,11 @@ typedef struct {
     Py_ssize_t num_slots;
 } First;
 
-static Py_ssize_t size_of(PyObject *class, PyObject *name) {
-    PyObject *found = PyObject_GetAttr(class, name);
-    Py_ssize_t size = found ? PyLong_AsSsize_t(found) : -1;
-    Py_XDECREF(found);
-    return size;
-}
-
 static int is_of_slots(First *first, PyObject *object) {
     PyObject *class = (PyObject *)Py_TYPE(object);
-    Py_ssize_t size = size_of(class, n___basicsize__) - (Py_ssize_t)sizeof(PyObject);
-    *first = (First){object, size / (Py_ssize_t)sizeof(PyObject *)};
-    if (size >= 0 && !size_of(class, n___dictoffset__) && !size_of(class, n___weakrefoffset__))
+    long long size = number_of(class, n___basicsize__) - (long long)sizeof(PyObject);
+    *first = (First){object, (Py_ssize_t)(size / (long long)sizeof(PyObject *))};
+    if (size >= 0 && !number_of(class, n___dictoffset__) && !number_of(class, n___weakrefoffset__))
         return 1;
     if (!PyErr_Occurred())
         PyErr_SetString(PyExc_TypeError, "expected an object that has slots alone");
@@ -50,13 +42,6 @@ static PyObject *copy_of(const First *first) {
     for (Py_ssize_t i = 0; made && i < first->num_slots; i++)
         slots[i] = held(from[i]);
     return made;
-}
-
-/* Sets an attribute to a new object, which it takes over. */
-static int set(PyObject *of, PyObject *name, PyObject *value) {
-    int failed = !value || PyObject_SetAttr(of, name, value);
-    Py_XDECREF(value);
-    return failed;
 }
 
 /* ---------------------------------------------------------------------------------- meters and taps */
@@ -82,7 +67,7 @@ static PyObject *new_meters(PyObject *unused, PyObject *arguments) {
     return meters;
 }
 
-/* What the taps of a plan are made of. */
+/* Parts of which the taps of a plan are made. */
 typedef struct {
     First first;
     PyObject *steps, *copies, *meters; /* `meters`: a list, or None */
@@ -103,11 +88,11 @@ static PyObject *next_state(Making *making, PyObject *site) {
 static int fill_tap(Making *making, PyObject *tap, PyObject *planned, PyObject *bare) {
     PyObject *output, *gradient;
     return !PyArg_ParseTuple(bare, "OO", &output, &gradient) ||
-           set(tap, n_path, PyObject_GetAttr(planned, n_path)) ||
-           set(tap, n_filters, PyObject_GetAttr(planned, n_filters)) ||
-           set(tap, n_call_numbers, torchtap_new_numbers(making->steps)) ||
-           set(tap, n_plain_output, next_state(making, output)) ||
-           set(tap, n_plain_gradient, next_state(making, gradient));
+           set_new(tap, n_path, PyObject_GetAttr(planned, n_path)) ||
+           set_new(tap, n_filters, PyObject_GetAttr(planned, n_filters)) ||
+           set_new(tap, n_call_numbers, torchtap_new_numbers(making->steps)) ||
+           set_new(tap, n_plain_output, next_state(making, output)) ||
+           set_new(tap, n_plain_gradient, next_state(making, gradient));
 }
 
 static PyObject *make_tap(Making *making, PyObject *planned) {
@@ -140,7 +125,7 @@ static PyObject *make_taps(PyObject *unused, PyObject *arguments) {
 
 /* -------------------------------------------------------------------------------------------- hooks */
 
-/* What the hooks of a watch are made of, all borrowed. */
+/* Parts of which the hooks of a watch are made, all borrowed. */
 typedef struct {
     PyObject *leaving, *leave, *native_hook;          /* see capture.plain_calls.plain_hooks */
     PyObject *enter_counted, *native_pre_hook;        /* or both None */
@@ -288,9 +273,6 @@ static PyMethodDef functions[] = {
 };
 
 int torchtap_add_bulk(PyObject *module) {
-#define INTERN(name)                                                                               \
-    if (!(n_##name = PyUnicode_InternFromString(#name)))                                           \
-        return -1;
     NAMES(INTERN)
     return PyModule_AddFunctions(module, functions);
 }

@@ -19,7 +19,8 @@
 #include "calls.h"
 #include "tensors.h"
 
-enum { MOST_DIMS = 64, FEW_DIMS = 8, NO_SHAPE = -1, CPU = 1, LARGE = 1 << 21, UNVERSIONED = -1, MOST_ENTERED = 1 << 12 };
+enum { MOST_DIMS = 64, FEW_DIMS = 8, NO_SHAPE = -1, CPU = 1, LARGE = 1 << 21, UNVERSIONED = -1 };
+enum { MOST_ENTERED = 1 << 12 };
 
 /* By the codes of native.DTYPES. */
 static const DLDataType DTYPES[] = {
@@ -51,23 +52,11 @@ static PyObject **const OF_CALLS[] = {
     name(requires_grad) name(given) name(number) name(is_in_graph) name(_is_state_taken)           \
     name(_has_trained) name(phase) name(grad_output) name(note_first_call) name(foreign)          \
     name(untyped_storage) name(_cdata) name(clone) name(data) name(witnesses) name(nothing_like)   \
-    name(policy) name(owner) name(is_inference) name(nbytes) name(storage_offset)
-#define DECLARE(name) static PyObject *n_##name;
+    name(policy) name(owner) name(order) name(is_inference) name(nbytes) name(storage_offset)
 NAMES(DECLARE)
 
 static PyTypeObject *clock_type, *meter_type, *state_type, *gradients_type, *arrival_type,
     *followed_type, *steps_type, *numbers_type, *leaving_type, *graph_part_type;
-
-static PyObject *none(void) { /* See kernel.c. */
-    Py_IncRef(Py_None);
-    return Py_None;
-}
-
-static PyObject *boolean(int value) {
-    PyObject *answer = value ? Py_True : Py_False;
-    Py_IncRef(answer);
-    return answer;
-}
 
 /* Whether an answer is True; takes it over. -1 where there is none. */
 static int is_true(PyObject *answer) {
@@ -84,15 +73,6 @@ static int is_none(PyObject *answer) {
 
 static PyObject *ask(PyObject *function, PyObject *of) {
     return PyObject_CallFunctionObjArgs(function, of, NULL);
-}
-
-/* Clears an exception that Python meets again as it takes what was not taken here; -1 where it is an
-   interrupt or an exit, which nobody meets again. */
-static int forgive(void) {
-    if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception))
-        return -1;
-    PyErr_Clear();
-    return 0;
 }
 
 static int64_t version_of(PyObject *tensor) {
@@ -145,6 +125,13 @@ static PyType_Slot clock_slots[] = {
     {Py_tp_new, clock_new}, {Py_tp_members, clock_members}, LIFE_SLOTS(Clock), {0, NULL},
 };
 
+/* Frees an object that the collector does not know of. */
+static void free_plain(PyObject *op) {
+    PyTypeObject *own = Py_TYPE(op);
+    PyObject_Free(op);
+    Py_DECREF(own);
+}
+
 /* ------------------------------------------------------------------------------------------- Meter */
 
 /* `ndim` of a shape is NO_SHAPE where there is none. There is a meter for each site, and nearly no
@@ -185,17 +172,18 @@ typedef struct {
     int64_t num_samples;
     char sums_samples; /* whether it sums samples */
 } Meter;
-#define METER(do, op) do(op, Meter, clock) do(op, Meter, sums)
-LIFE(Meter, METER)
 
+/* The collector need not know of it: nothing that a clock refers to refers to a meter. */
 static PyObject *new_meter(PyTypeObject *type, PyObject *clock, int replaces) {
-    MAKE(Meter, type)
+    Meter *self = PyObject_New(Meter, type);
+    if (!self)
+        return NULL;
+    memset((char *)self + sizeof(PyObject), 0, sizeof *self - sizeof(PyObject));
     self->clock = held(clock);
     self->replaces = (char)replaces;
     self->is_summed_in_order = 1;
     self->code = self->place = -1;
     self->known.ndim = self->sample.ndim = self->strides.ndim = NO_SHAPE;
-    PyObject_GC_Track((PyObject *)self);
     return (PyObject *)self;
 }
 
@@ -263,7 +251,7 @@ static PyObject *meter_distrust(PyObject *op, PyObject *unused) {
     return none();
 }
 
-/* As Tensor.is_contiguous. */
+/* Does as Tensor.is_contiguous. */
 static int is_contiguous(const DLTensor *tensor, int64_t numel) {
     int64_t expected = 1;
     for (int d = tensor->ndim - 1; numel && d >= 0; d--) {
@@ -526,14 +514,15 @@ static void meter_free(PyObject *op) {
     PyMem_Free(self->known.many);
     PyMem_Free(self->sample.many);
     PyMem_Free(self->strides.many);
-    Meter_dealloc(op);
+    Py_XDECREF(self->clock);
+    Py_XDECREF(self->sums);
+    free_plain(op);
 }
 
 static PyType_Slot meter_slots[] = {
     {Py_tp_new, meter_new},          {Py_tp_call, meter_call},
     {Py_tp_methods, meter_methods},  {Py_tp_members, meter_members},
-    {Py_tp_getset, meter_properties}, {Py_tp_traverse, Meter_traverse},
-    {Py_tp_clear, Meter_clear},      {Py_tp_dealloc, meter_free}, {0, NULL},
+    {Py_tp_getset, meter_properties}, {Py_tp_dealloc, meter_free},  {0, NULL},
 };
 
 /* --------------------------------------------------------------------------------------- SiteState */
@@ -950,12 +939,6 @@ typedef struct {
     long long of_graphs, number; /* `current` as is_training last found it, and the step's number */
 } Steps;
 
-static void steps_free(PyObject *op) {
-    PyTypeObject *own = Py_TYPE(op);
-    PyObject_Free(op);
-    Py_DECREF(own);
-}
-
 static PyObject *steps_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
     (void)arguments, (void)keywords;
     if (!current_task) {
@@ -985,7 +968,7 @@ typedef struct {
 static void numbers_free(PyObject *op) {
     PyMem_Free(((Numbers *)op)->entered);
     Py_DECREF(((Numbers *)op)->steps);
-    steps_free(op);
+    free_plain(op);
 }
 
 static PyObject *steps_new_numbers(PyObject *op, PyObject *unused) {
@@ -1069,7 +1052,7 @@ static PyMethodDef steps_methods[] = {
 static PyMemberDef steps_members[] = {NUMBER(Steps, current), {NULL, 0, 0, 0, NULL}};
 static PyType_Slot steps_slots[] = {
     {Py_tp_new, steps_new}, {Py_tp_methods, steps_methods}, {Py_tp_members, steps_members},
-    {Py_tp_dealloc, steps_free}, {0, NULL},
+    {Py_tp_dealloc, free_plain}, {0, NULL},
 };
 static PyMethodDef numbers_methods[] = {
     {"enter", numbers_enter, METH_NOARGS, "Draw the number of a call as it is entered."},
@@ -1115,7 +1098,7 @@ static PyObject *leaving_new(PyTypeObject *type, PyObject *arguments, PyObject *
     PyObject_GC_Track((PyObject *)self);
     return (PyObject *)self;
 }
-/* As callbacks.is_of_plain_training, of a tensor with a graph. */
+/* Answers as callbacks.is_of_plain_training, for a tensor with a graph. */
 static int is_of_plain_training(void) {
     int in_backward = is_in_backward();
     if (in_backward)
@@ -1255,12 +1238,18 @@ static int is_inside_a_call(const Leaving *self) {
     return size < 0 ? -1 : size > 0;
 }
 
-/* Whether an output lies in memory that its caller passed in, or the model owns: 0 where it does not,
-   1 where it may. */
-static int may_be_foreign(PyObject *output, int of_view, PyObject *running) {
-    PyObject *base = of_view ? PyObject_GetAttr(output, n__base) : held(output);
-    int of_leaf = base ? is_none(PyObject_GetAttr(base, n_grad_fn)) : -1;
+/* Whether a view is one of a tensor that no operation made. */
+static int is_of_leaf(PyObject *view) {
+    PyObject *base = PyObject_GetAttr(view, n__base);
+    int is = base ? is_none(PyObject_GetAttr(base, n_grad_fn)) : -1;
     Py_XDECREF(base);
+    return is;
+}
+
+/* Whether an output, made by an operation, lies in memory that its caller passed in, or the model owns: 0
+   where it does not, 1 where it may. */
+static int may_be_foreign(PyObject *output, int of_view, PyObject *running) {
+    int of_leaf = of_view ? is_of_leaf(output) : 0;
     if (of_leaf)
         return of_leaf;
     PyObject *stack = PyObject_GetAttr(running, n_stack);
@@ -1333,14 +1322,28 @@ static PyObject *copy_first(const Leaving *self, PyObject *output, int of_view, 
     return copied;
 }
 
+/* The numbers of first calls, by which modules are listed: hooks.tap; NULL where Python draws them. */
+static PyObject *first_calls;
+
+/* Does as Tap.note_first_call. */
+static int note_first_call(PyObject *tap) {
+    if (!first_calls) {
+        PyObject *answer = PyObject_CallMethodObjArgs(tap, n_note_first_call, NULL);
+        Py_XDECREF(answer);
+        return answer ? 0 : -1;
+    }
+    PyObject *number = PyIter_Next(first_calls);
+    int failed = !number || PyObject_SetAttr(tap, n_has_run, Py_True) ||
+                 PyObject_SetAttr(tap, n_order, number);
+    Py_XDECREF(number);
+    return failed ? -1 : 0;
+}
+
 /* Notes the first call of a module, as PostForward does: Python has noted that of a call with a frame. */
 static int note_first(Leaving *self) {
     int has_run = is_true(PyObject_GetAttr(self->tap, n_has_run));
-    PyObject *answer =
-        has_run ? NULL : PyObject_CallMethodObjArgs(self->tap, n_note_first_call, NULL);
-    int failed = has_run < 0 || (!has_run && !answer) ||
+    int failed = has_run < 0 || (!has_run && note_first_call(self->tap)) ||
                  PyObject_SetAttr(self->tap, n_has_trained, Py_True);
-    Py_XDECREF(answer);
     self->has_trained = !failed;
     return failed ? -1 : 0;
 }
@@ -1351,7 +1354,8 @@ static int take_output(Leaving *self, PyObject *output, PyObject *node, PyObject
                        PyObject *number) {
     State *state = (State *)self->output;
     PyObject *table = NULL, *call = NULL, *copied = NULL;
-    int of_view = is_true(PyObject_CallMethodObjArgs(output, n__is_view, NULL)), plain = of_view == 1 ? is_inside_a_call(self) : 1;
+    int of_view = is_true(PyObject_CallMethodObjArgs(output, n__is_view, NULL));
+    int plain = of_view == 1 ? is_inside_a_call(self) : 1;
     if (of_view < 0 || plain < 1)
         return of_view < 0 ? -1 : plain;
     plain = is_of_plain_training();
@@ -1402,6 +1406,12 @@ static int has_trained(Leaving *self) {
     return self->has_trained;
 }
 
+/* Whether an operation made a tensor, as far as it says without a look at its base. */
+static int is_made(PyObject *tensor) {
+    int is_leaf = is_true(PyObject_GetAttr(tensor, n_is_leaf));
+    return is_leaf < 0 ? -1 : !is_leaf;
+}
+
 static int leave_plain(Leaving *self, PyObject *output, PyObject *number) {
     if (Py_TYPE(output) != tensor_type || PySet_Size(self->busy))
         return 0;
@@ -1414,9 +1424,11 @@ static int leave_plain(Leaving *self, PyObject *output, PyObject *number) {
     /* The first one is noted here, unless Python has followed it. */
     if (plain < 0 || (!plain && number))
         return plain;
-    PyObject *node = PyObject_GetAttr(output, n_grad_fn);
-    PyObject *step = node ? PyObject_GetAttr(self->listener, n_step) : NULL;
-    plain = !step ? -1 : node != Py_None;
+    /* The node itself is looked up where a hook is to be put on it: Python makes an object of it. */
+    PyObject *node = self->gradient ? PyObject_GetAttr(output, n_grad_fn) : held(Py_None);
+    int has_node = self->gradient ? node != Py_None : is_made(output);
+    PyObject *step = node && has_node >= 0 ? PyObject_GetAttr(self->listener, n_step) : NULL;
+    plain = !step ? -1 : has_node;
     if (plain == 1 && begin_use((Gradients *)self->gradients)) {
         plain = take_output(self, output, node, step, number);
         end_use((Gradients *)self->gradients);
@@ -1590,7 +1602,7 @@ typedef struct {
 } Known;
 enum { NUM_KNOWN = 2 }; /* an output and its gradient */
 
-/* As capture.compiled.Part, for values of plain training. The numbers on tickets lead to the parts,
+/* Twin of capture.compiled.Part, for values of plain training. The numbers on tickets lead to the parts,
    which nobody holds here. */
 typedef struct GraphPart {
     PyObject_HEAD
@@ -1681,7 +1693,7 @@ static PyType_Slot graph_part_slots[] = {
     {Py_tp_finalize, graph_part_finalize}, {0, NULL},
 };
 
-/* What a graph hands over besides the value. */
+/* Facts that a graph hands over besides the value. */
 typedef struct {
     PyObject *port, *leaf;
     int is_gradient, awaits; /* whether it is a gradient; whether its own gradient will come */
@@ -1924,7 +1936,17 @@ static PyObject *bind_calls(PyObject *module, PyObject *arguments) {
     return keep(arguments, 0, OF_CALLS, LENGTH(OF_CALLS)) ? NULL : none();
 }
 
+/* bind_first_calls(an iterator over the numbers of first calls). */
+static PyObject *bind_first_calls(PyObject *module, PyObject *numbers) {
+    PyObject *before = first_calls;
+    (void)module;
+    first_calls = held(numbers);
+    Py_XDECREF(before);
+    return none();
+}
+
 static PyMethodDef functions[] = {
+    {"bind_first_calls", bind_first_calls, METH_O, "bind_first_calls(numbers): see hooks.tap"},
     {"bind_tensors", bind_tensors, METH_VARARGS,
      "bind_tensors(exchange, Tensor, Parameter, is_neg, get_num_threads) -> whether it is known"},
     {"bind_calls", bind_calls, METH_VARARGS,
@@ -1945,16 +1967,16 @@ int torchtap_add_calls(PyObject *module) {
     static const unsigned int own = Py_TPFLAGS_DISALLOW_INSTANTIATION; /* made here alone */
     static const unsigned int without = Py_TPFLAGS_HAVE_GC; /* taken away */
     struct {
-        const char *name, *full_name;
+        const char *name;
         PyTypeObject **type;
         size_t size;
         PyType_Slot *slots;
         unsigned int more;
     } types[] = {
 #define ROW(name, type, var, slots, more)                                                          \
-    {name, "torchtap.stats.kernels._kernel." name, &var, sizeof(type), slots, more}
+    {"torchtap.stats.kernels._kernel." name, &var, sizeof(type), slots, more}
         ROW("Clock", Clock, clock_type, clock_slots, 0),
-        ROW("Meter", Meter, meter_type, meter_slots, 0),
+        ROW("Meter", Meter, meter_type, meter_slots, without),
         ROW("SiteState", State, state_type, state_slots, 0),
         ROW("Gradients", Gradients, gradients_type, gradients_slots, 0),
         ROW("Arrival", Arrival, arrival_type, arrival_slots, own),
@@ -1965,18 +1987,11 @@ int torchtap_add_calls(PyObject *module) {
         ROW("GraphPart", GraphPart, graph_part_type, graph_part_slots, 0),
     };
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
-        PyType_Spec spec = {types[i].full_name, (int)types[i].size, 0, flags ^ types[i].more,
+        PyType_Spec spec = {types[i].name, (int)types[i].size, 0, flags ^ types[i].more,
                             types[i].slots};
-        *types[i].type = (PyTypeObject *)PyType_FromSpec(&spec);
-        if (!*types[i].type)
-            return -1;
-        Py_INCREF((PyObject *)*types[i].type);
-        if (PyModule_AddObject(module, types[i].name, (PyObject *)*types[i].type))
+        if (add_type(module, &spec, types[i].type))
             return -1;
     }
-#define INTERN(name)                                                                               \
-    if (!(n_##name = PyUnicode_InternFromString(#name)))                                           \
-        return -1;
     NAMES(INTERN)
     if (PyModule_AddIntConstant(module, "INTERFACE", TORCHTAP_INTERFACE))
         return -1;

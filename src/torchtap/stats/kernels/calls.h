@@ -1,16 +1,16 @@
-/* What the files know of each other. */
+/* Functions and types that the files share. */
 
 #ifndef TORCHTAP_CALLS_H
 #define TORCHTAP_CALLS_H
 
 #include <Python.h>
 #include <stdint.h>
-#include <string.h>
-#include <structmember.h>
 
-/* Of the binary to native.py, which has the same number: one more with every change that makes a
-   binary of before unusable there. */
-enum { TORCHTAP_INTERFACE = 4 };
+#include "objects.h"
+
+/* The number of this interface, which native.py has too: one more with every change that makes an
+   older binary unusable there. */
+enum { TORCHTAP_INTERFACE = 5 };
 
 /* Measures into the arguments at an address (native.KernelArgs). The GIL is held, and let go while
    the tensor is large. `replaces`: what was measured before is forgotten. */
@@ -41,6 +41,12 @@ typedef struct {
 /* Adds a row for what is at a place of a step, and aims at it: which row of the table it is, or -1. */
 long long torchtap_add_row(PyObject *table, long long place, Aim *aim);
 
+/* Hands what was measured into the blocks of a table to Python, as the items of a new tuple of 7 that
+   is appended to a list; the blocks begin again with blank rows. In one call, so that no interrupt
+   comes in between: the list has all of a step, or nothing changed. -1 with an exception. */
+int torchtap_close_blocks(const Measured *blocks, int64_t num_blocks, int64_t num_places,
+                          PyObject *taken, PyObject *into);
+
 /* Whether an object is a table of rows. */
 int torchtap_is_table(PyObject *object);
 
@@ -65,7 +71,7 @@ int torchtap_wake(PyObject *entries, PyObject *key);
 
 /* ------------------------------------------------------------- what calls.c does for root.c */
 
-/* What a Leaving refers to, borrowed. */
+/* References of a Leaving, borrowed. */
 typedef struct {
     PyObject *listener, *busy, *running, *tap, *calls;
     PyObject *views;   /* views that are followed, by thread */
@@ -106,41 +112,5 @@ PyObject *torchtap_new_leaving(PyObject *first, PyObject *tap, PyObject *calls, 
 
 /* Whether values of a state, which may be None, are taken natively. */
 int torchtap_is_plain_state(PyObject *state);
-
-/* --------------------------------------------------------------------- objects and their members */
-
-#define VISIT(op, type, member) Py_VISIT(((type *)op)->member);
-#define CLEAR(op, type, member) Py_CLEAR(((type *)op)->member);
-/* The life of a type: `each(do, object)` does something with each member that is an object. */
-#define LIFE(type, each)                                                                           \
-    static int type##_traverse(PyObject *op, visitproc visit, void *arg) {                         \
-        Py_VISIT(Py_TYPE(op));                                                                     \
-        each(VISIT, op) return 0;                                                                  \
-    }                                                                                              \
-    static int type##_clear(PyObject *op) { each(CLEAR, op) return (void)op, 0; }                  \
-    static void type##_dealloc(PyObject *op) {                                                     \
-        PyTypeObject *own = Py_TYPE(op);                                                           \
-        PyObject_GC_UnTrack(op);                                                                   \
-        type##_clear(op);                                                                          \
-        PyObject_GC_Del(op);                                                                       \
-        Py_DECREF(own);                                                                            \
-    }
-#define LIFE_SLOTS(type)                                                                           \
-    {Py_tp_traverse, type##_traverse}, {Py_tp_clear, type##_clear}, {Py_tp_dealloc, type##_dealloc}
-/* A new object, all of its members zero. */
-#define MAKE(type, of)                                                                             \
-    type *self = PyObject_GC_New(type, of);                                                        \
-    if (!self)                                                                                     \
-        return NULL;                                                                               \
-    memset((char *)self + sizeof(PyObject), 0, sizeof *self - sizeof(PyObject));
-#define OBJECT(type, member) {#member, T_OBJECT, offsetof(type, member), 0, NULL}
-#define FIXED(type, member) {#member, T_OBJECT, offsetof(type, member), READONLY, NULL}
-#define FLAG(type, member) {#member, T_BOOL, offsetof(type, member), 0, NULL}
-#define NUMBER(type, member) {#member, T_LONGLONG, offsetof(type, member), 0, NULL}
-
-static inline PyObject *held(PyObject *object) {
-    Py_XINCREF(object);
-    return object;
-}
 
 #endif

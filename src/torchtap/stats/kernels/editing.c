@@ -17,7 +17,6 @@
     name(_is_view) name(_sequence_nr) name(expected) name(step) name(put) name(deliver)            \
     name(_backward_hooks) name(_register_hook_dict) name(tables) name(leave) name(is_outermost)     \
     name(of_tensor)
-#define DECLARE(name) static PyObject *n_##name;
 NAMES(DECLARE)
 
 /* ------------------------------------------------------------------------------- what Python hands in */
@@ -31,39 +30,6 @@ static PyObject **const BOUND[] = {
 enum { NUM_BOUND = sizeof BOUND / sizeof *BOUND };
 
 static PyTypeObject *editing_type;
-
-static PyObject *none(void) { /* See kernel.c. */
-    Py_IncRef(Py_None);
-    return Py_None;
-}
-
-/* Whether an answer is this object; takes it over. -1 where there is none. */
-static int is(PyObject *answer, const PyObject *object) {
-    int same = answer ? answer == object : -1;
-    Py_XDECREF(answer);
-    return same;
-}
-
-/* An answer as a number, taken over; -1 with an exception where it is none. */
-static long long as_number(PyObject *answer) {
-    long long number = answer ? PyLong_AsLongLong(answer) : -1;
-    Py_XDECREF(answer);
-    return number;
-}
-
-static Py_ssize_t size_of(PyObject *of, PyObject *name) {
-    PyObject *found = PyObject_GetAttr(of, name);
-    Py_ssize_t size = found ? PyObject_Size(found) : -1;
-    Py_XDECREF(found);
-    return size;
-}
-
-/* Sets an attribute to a new object, which it takes over. */
-static int set(PyObject *of, PyObject *name, PyObject *value) {
-    int failed = !value || PyObject_SetAttr(of, name, value);
-    Py_XDECREF(value);
-    return failed;
-}
 
 /* ------------------------------------------------------------- Editing: of one module by one edit */
 
@@ -123,11 +89,11 @@ static PyObject *make_frame(const Editing *self) {
     PyObject *made = are_edited < 0 || views < 0 ? NULL : PyObject_CallNoArgs(self->blank_frame);
     if (made && (PyObject_SetAttr(made, n_tap, self->tap) ||
                  PyObject_SetAttr(made, n_caller, Py_None) ||
-                 set(made, n_thread, PyLong_FromLong(0)) ||
-                 set(made, n_number, PyIter_Next(self->numbers)) ||
+                 set_new(made, n_thread, PyLong_FromLong(0)) ||
+                 set_new(made, n_number, PyIter_Next(self->numbers)) ||
                  PyObject_SetAttr(made, n_phase, forward) ||
-                 set(made, n_first_node, PyObject_CallNoArgs(sequence_number)) ||
-                 set(made, n_first_view, PyLong_FromSsize_t(views))))
+                 set_new(made, n_first_node, PyObject_CallNoArgs(sequence_number)) ||
+                 set_new(made, n_first_view, PyLong_FromSsize_t(views))))
         Py_CLEAR(made);
     return made;
 }
@@ -224,7 +190,7 @@ static int wait_for(const Editing *self, PyObject *tensor, PyObject *node, PyObj
     PyObject *deliver = step ? PyObject_GetAttr(self->gradients, n_deliver) : NULL;
     long long expected = as_number(PyObject_GetAttr(self->state, n_expected));
     int failed = !deliver || PyErr_Occurred() ||
-                 set(self->state, n_expected, PyLong_FromLongLong(expected + 1)) ||
+                 set_new(self->state, n_expected, PyLong_FromLongLong(expected + 1)) ||
                  PyObject_SetAttr(self->gradients, n_are_edited, Py_True) ||
                  !(hook = PyObject_CallFunctionObjArgs(edit_grad_hook, deliver, self->state, step,
                                                        number, forward, NULL)) ||
@@ -339,13 +305,7 @@ static PyMethodDef functions[] = {
 int torchtap_add_editing(PyObject *module) {
     PyType_Spec spec = {"torchtap.stats.kernels._kernel.Editing", sizeof(Editing), 0,
                         Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, editing_slots};
-    if (!(editing_type = (PyTypeObject *)PyType_FromSpec(&spec)))
-        return -1;
-    Py_INCREF((PyObject *)editing_type);
-    if (PyModule_AddObject(module, "Editing", (PyObject *)editing_type))
-        return -1;
-#define INTERN(name)                                                                               \
-    if (!(n_##name = PyUnicode_InternFromString(#name)))                                           \
+    if (add_type(module, &spec, &editing_type))
         return -1;
     NAMES(INTERN)
     return PyModule_AddFunctions(module, functions);

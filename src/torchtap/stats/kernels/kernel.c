@@ -95,7 +95,7 @@ enum {
     LISTED = 64,                /* bins whose counts are read and cleared at once */
 };
 
-/* What one look at a block gives. `least` is the smallest magnitude. */
+/* Results of one look at a block. `least` is the smallest magnitude. */
 typedef struct {
     double sum, squares, l1, low, high, least;
 } Sums;
@@ -341,7 +341,7 @@ typedef struct {
     int64_t num_forgotten; /* lists without an owner */
 } Lists;
 
-/* What decides where samples are taken. */
+/* Facts that decide where samples are taken. */
 typedef struct {
     double width; /* elements of one stratum */
     uint32_t seed;
@@ -355,7 +355,7 @@ typedef struct {
     int32_t at[STRATA];
 } Places;
 
-/* Of this thread: a step of training measures tensors of few sizes, again and again. */
+/* Kept by each thread: a step of training measures tensors of few sizes, again and again. */
 static THREAD_LOCAL Places own_places[SLOTS];
 
 typedef struct {
@@ -551,9 +551,22 @@ static void flush(Bins *bins) {
 static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER;
 #define LOCK pthread_mutex_lock(&one_at_a_time)
 #define UNLOCK pthread_mutex_unlock(&one_at_a_time)
+static void lock_for_fork(void) { LOCK; }
+static void unlock_after_fork(void) { UNLOCK; }
+/* A child would wait for ever for a lock that a thread of its parent held. */
+static int mind_forks(void) {
+    static int is_done;
+    if (!is_done && pthread_atfork(lock_for_fork, unlock_after_fork, unlock_after_fork)) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    is_done = 1;
+    return 0;
+}
 #else
 #define LOCK (void)0
 #define UNLOCK (void)0
+static int mind_forks(void) { return 0; }
 #endif
 
 static void tally(Bins *bins, const void *x, int dtype, int64_t begin, const Block *block) {
@@ -614,7 +627,7 @@ static void *measure_run(void *argument) {
     } buffer;
     int64_t step = run->dtype == FLOAT32 ? BLOCK : BUFFER;
     int is_half = run->dtype == BFLOAT16 || run->dtype == FLOAT16;
-    /* What is put into a histogram has to be converted anyway. */
+    /* A histogram has its values converted anyway. */
     int sums_halves = is_half && target->measure_half && !run->bins.histogram;
     run->bins.tables = own_tables;
     if (run->bins.num_strata)
@@ -952,7 +965,7 @@ static void forget(Aim *aim) {
             empty_row(POINTER(double, slices[i].rows) + slice * ROW);
 }
 
-/* What was written to the end of the lists is the histogram of this site's tensor. */
+/* Notes that the end of the lists is the histogram of this site's tensor. */
 static void end_list(Lists *lists, Aim *aim) {
     aim->last_list = lists->num_lists;
     POINTER(int64_t, lists->ends)[lists->num_lists] = lists->num_bins;
@@ -1123,7 +1136,7 @@ static PyObject *make_listing(Listing *listing) {
     return made;
 }
 
-/* What was written to the end of a listing is the histogram of a row. */
+/* Notes that the end of a listing is the histogram of a row. */
 static void end_listed(Listing *listing, const Measured *block, int64_t r) {
     const double *row = POINTER(const double, block->rows) + r * ROW;
     listing->ends[listing->num_lists] = listing->num_bins;
@@ -1213,14 +1226,6 @@ static int are_right(int64_t dtype, const int64_t *extents, int count) {
             PyEval_RestoreThread(gil);                                                             \
     } while (0)
 
-/* A new reference to None. Py_RETURN_NONE adds no reference with the headers of 3.12 and 3.13,
- * where None is immortal, although the limited API of 3.11 is asked for (python/cpython#134989).
- * A wheel built there and used with 3.11 would take None's references away until Python aborts. */
-static PyObject *none(void) {
-    Py_IncRef(Py_None);
-    return Py_None;
-}
-
 static PyObject *py_accumulate(PyObject *module, PyObject *const *arguments, Py_ssize_t given) {
     int64_t a[7];
     (void)module;
@@ -1305,44 +1310,33 @@ static PyObject *py_drain(PyObject *module, PyObject *const *arguments, Py_ssize
                                      list, POINTER(int64_t, a[5])));
 }
 
-/* Hands what was measured into the blocks of a table to Python, which begin again with blank rows. In
-   one call, so that no interrupt comes in between: the list has all of a step, or nothing changed. */
-static PyObject *py_close_blocks(PyObject *module, PyObject *const *arguments, Py_ssize_t given) {
-    int64_t a[3];
-    (void)module;
-    if (!read_integers(arguments, given - 1, 3, a, "close_blocks") || !are_right(0, a + 1, 2))
-        return NULL;
-    const Measured *blocks = POINTER(const Measured, a[0]);
-    PyObject *taken = PyTuple_New(7); /* First: the collector may run, and other code with it. */
+/* Nothing here has the collector run: what is looked at first is what is moved. */
+int torchtap_close_blocks(const Measured *blocks, int64_t num_blocks, int64_t num_places,
+                          PyObject *taken, PyObject *into) {
     Listing listed = {.count_size = 2}, full = {.count_size = 8};
     double num_tensors = 0;
-    for (int64_t i = 0; taken && i < a[1]; i++)
+    for (int64_t i = 0; i < num_blocks; i++)
         num_tensors += look_at_block(blocks + i, &listed, &full);
-    if (!taken || !(num_tensors > 0)) {
-        Py_XDECREF(taken);
-        return taken ? none() : NULL;
-    }
+    if (!(num_tensors > 0))
+        return 0;
     PyObject *parts[] = {
-        PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(a[2] * ROW * 8)),
+        PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(num_places * ROW * 8)),
         PyLong_FromLongLong(listed.num_lists), PyLong_FromLongLong(listed.num_bins), make_listing(&listed),
         PyLong_FromLongLong(full.num_lists),   PyLong_FromLongLong(full.num_bins),   make_listing(&full),
     };
     int failed = 0;
     for (int i = 0; i < 7; i++)
         failed |= !parts[i] || PyTuple_SetItem(taken, i, parts[i]);
-    if (failed || PyList_Append(arguments[3], taken)) {
-        Py_DECREF(taken);
-        return NULL;
-    }
+    if (failed || PyList_Append(into, taken))
+        return -1;
     double *rows = (double *)(void *)PyBytes_AsString(parts[0]);
-    for (int64_t r = 0; r < a[2]; r++)
+    for (int64_t r = 0; r < num_places; r++)
         empty_row(rows + r * ROW);
-    for (int64_t i = 0; i < a[1]; i++) {
+    for (int64_t i = 0; i < num_blocks; i++) {
         move_lists(blocks + i, &listed);
         move_rows(blocks + i, rows, &full);
     }
-    Py_DECREF(taken);
-    return none();
+    return 0;
 }
 
 static PyObject *py_add_lists(PyObject *module, PyObject *const *arguments, Py_ssize_t given) {
@@ -1412,8 +1406,6 @@ static PyMethodDef methods[] = {
      "merge_rows(rows_to, rows_from, num_rows): each row into the one at its place"},
     {"drain", (PyCFunction)(void (*)(void))py_drain, METH_FASTCALL,
      "drain(rows, histograms, num_rows, bins, counts, ends) -> length of the lists"},
-    {"close_blocks", (PyCFunction)(void (*)(void))py_close_blocks, METH_FASTCALL,
-     "close_blocks(blocks, num_blocks, num_places, into): see native.TableBlocks.close"},
     {"add_lists", (PyCFunction)(void (*)(void))py_add_lists, METH_FASTCALL,
      "add_lists(bins, counts, ends, addresses of histograms)"},
     {"agreement", torchtap_agreement, METH_VARARGS,
@@ -1434,7 +1426,7 @@ static struct PyModuleDef definition = {
 PyMODINIT_FUNC PyInit__kernel(void) {
     target = supported("");
     PyObject *module = PyModule_Create(&definition);
-    if (module && (torchtap_add_calls(module) || torchtap_add_root(module) ||
+    if (module && (mind_forks() || torchtap_add_calls(module) || torchtap_add_root(module) ||
                    torchtap_add_tables(module) || torchtap_add_facts(module) ||
                    torchtap_add_saved(module) || torchtap_add_rows(module) ||
                    torchtap_add_resting() || torchtap_add_editing(module) ||
@@ -1719,7 +1711,7 @@ ALWAYS_INLINE void TFN(set_sizes)(__m256i positive, __m256i negative, __m256i le
 #endif
 
 #if LEVEL == 3 && MANTISSA == 23
-/* What limits this loop are the two pipes that add, compare and convert, so work is moved to the
+/* The limit of this loop are the two pipes that add, compare and convert, so work is moved to the
    two that multiply, and to integer instructions, which run on all four:
      - |a| + |c| is the larger of |a + c| and |a - c|, and a + c is needed anyway;
      - sums are fused multiply-adds with 1;
@@ -1869,7 +1861,7 @@ ALWAYS_INLINE void TFN(sums_of_halves)(const uint16_t *x, int64_t n, int dtype, 
     TFN(add_up)(&t, out);
 }
 #elif LEVEL == 2 && MANTISSA == 23
-/* What limits this loop is the number of instructions: an element is converted once, and extremes
+/* The limit of this loop is the number of instructions: an element is converted once, and extremes
    are integers (see set_extremes). `least` is a magnitude's bits shifted left by one. */
 typedef struct {
     __m256d sum, squares[4], l1;
@@ -2005,7 +1997,7 @@ ALWAYS_INLINE void TFN(sums_of_halves)(const uint16_t *x, int64_t n, int dtype, 
 }
 #else
 static void FN(sums)(const REAL *x, int64_t n, Ahead ahead, Sums *out) {
-    (void)ahead; /* What this loop waits for is the memory already. */
+    (void)ahead; /* This loop waits for the memory already. */
     FN(plain_sums)(x, n, out);
 }
 #endif
@@ -2112,7 +2104,7 @@ static inline double FN(m2)(const Sums *sums, int64_t n) {
     return sums->squares - sums->sum * FN(mean)(sums, n);
 }
 
-/* What the sums of a block tell; its elements are read again only where they do not suffice. */
+/* Draws from the sums of a block what they tell; its elements are read again only where they do not suffice. */
 static void FN(conclude)(const REAL *x, int64_t n, double limit, const Sums *sums, Block *block) {
     *block = (Block){.numel = (double)n, .low = INFINITY, .high = -INFINITY, .least = sums->least};
     if (!(sums->squares <= DBL_MAX)) {

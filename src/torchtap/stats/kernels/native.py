@@ -25,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-_INTERFACE = 4
+_INTERFACE = 5
 """The binary has the same number, from ``calls.h``, or it was built from other sources."""
 _STALE = (
     "torchtap's native kernel was built from other sources, and stock operations measure instead, "
@@ -86,9 +86,16 @@ def follows_models() -> bool:
     return _available and hasattr(_kernel, "enter_model")
 
 
+_SWITCH = "TORCHTAP_NATIVE"
+_encoded: Any = getattr(os.environ, "_data", os.environ)
+"""The environment as ``os`` keeps it. A watch asks ten times as it is opened; ``os.environ`` makes
+bytes of the name each time and text of the answer."""
+_switch: Any = _SWITCH if _encoded is os.environ else os.environ.encodekey(_SWITCH)
+
+
 def takes_calls() -> bool:
     """Return whether plain calls are taken natively (``calls.c``): unless ``TORCHTAP_NATIVE=0``."""
-    return _can_read_tensors and os.environ.get("TORCHTAP_NATIVE", "1") != "0"
+    return _can_read_tensors and _encoded.get(_switch) not in (b"0", "0")
 
 
 _exchange = getattr(Tensor, "__dlpack_c_exchange_api__", None)
@@ -276,8 +283,7 @@ class TableBlocks:
         Nothing comes in between, no interrupt either. Where nothing was measured, as when it is
         called again, nothing is appended. :func:`read_closed` reads it.
         """
-        table = self.table
-        _kernel.close_blocks(table.address, table.num_blocks, table.num_places, into)
+        self.table.close(into)
 
 
 def read_closed(closed: list[Any]) -> tuple[NDArray[np.float64], list[Listed]]:
@@ -293,7 +299,7 @@ def read_closed(closed: list[Any]) -> tuple[NDArray[np.float64], list[Listed]]:
 
 
 def _read_listed(num_lists: int, num_bins: int, data: bytes, counted_as: Any) -> Listed:
-    """Read what ``close_blocks`` made of histograms, whose counts are of one of two types."""
+    """Read what ``Table.close`` made of histograms, whose counts are of one of two types."""
     numbers = np.frombuffer(data, np.int64, 2 * num_lists)
     counts = np.frombuffer(data, counted_as, num_bins, 16 * num_lists)
     at = 16 * num_lists + counts.nbytes

@@ -12,7 +12,6 @@
 #include "calls.h"
 
 #define NAMES(name) name(rest) name(wake) name(resting) name(hooks) name(order)
-#define DECLARE(name) static PyObject *n_##name;
 NAMES(DECLARE)
 
 /* Contents of the entries of a table; all but `table` are NULL until one of them rested. */
@@ -104,9 +103,6 @@ int torchtap_rest(PyObject *entries, PyObject *key) { return each(entries, key, 
 int torchtap_wake(PyObject *entries, PyObject *key) { return each(entries, key, wake_one); }
 
 int torchtap_add_resting(void) {
-#define INTERN(name)                                                                               \
-    if (!(n_##name = PyUnicode_InternFromString(#name)))                                           \
-        return -1;
     NAMES(INTERN)
     return 0;
 }

@@ -21,49 +21,14 @@
     name(thread) name(number) name(phase) name(foreign) name(first_node) name(first_view)          \
     name(inputs) name(views) name(new_foreign) name(is_own_memory) name(losses) name(expect_plain) \
     name(step) name(__dict__) name(begin_training)
-#define DECLARE(name) static PyObject *n_##name;
 NAMES(DECLARE)
 
 static PyObject *modules; /* sys.modules */
 static PyObject *dynamo, *stages, *is_grad_enabled, *sequence_number;
 static long long in_training; /* of TrainingFacts: forwards of training mode have told */
 
-static PyObject *none(void) { /* See kernel.c. */
-    Py_IncRef(Py_None);
-    return Py_None;
-}
-
-/* Whether an answer is this object; takes it over. -1 where there is none. */
-static int is(PyObject *answer, const PyObject *object) {
-    int same = answer ? answer == object : -1;
-    Py_XDECREF(answer);
-    return same;
-}
-
 static int is_attribute(PyObject *of, PyObject *name, const PyObject *object) {
     return is(PyObject_GetAttr(of, name), object);
-}
-
-/* A number of an object; -1 where there is none, with an exception. */
-static long long number_of(PyObject *of, PyObject *name) {
-    PyObject *found = PyObject_GetAttr(of, name);
-    long long number = found ? PyLong_AsLongLong(found) : -1;
-    Py_XDECREF(found);
-    return number;
-}
-
-static Py_ssize_t size_of(PyObject *of, PyObject *name) {
-    PyObject *found = PyObject_GetAttr(of, name);
-    Py_ssize_t size = found ? PyObject_Size(found) : -1;
-    Py_XDECREF(found);
-    return size;
-}
-
-/* Sets an attribute to a new object, which it takes over. */
-static int set(PyObject *of, PyObject *name, PyObject *value) {
-    int failed = !value || PyObject_SetAttr(of, name, value);
-    Py_XDECREF(value);
-    return failed;
 }
 
 static int is_imported(PyObject *name) { return PyDict_Contains(modules, name); }
@@ -145,7 +110,7 @@ static int note_training(const Watched *watched, PyObject *leaving) {
     return answer ? 0 : -1;
 }
 
-/* As Backwards.forget_failed, which is called where there is anything to forget. */
+/* Calls Backwards.forget_failed where there is anything to forget. */
 static int forget_failed(PyObject *gradients) {
     PyObject *backwards = PyObject_GetAttr(gradients, n_backwards), *answer = NULL;
     PyObject *thread = backwards ? PyObject_GetAttr(backwards, n__thread) : NULL;
@@ -161,14 +126,14 @@ static int forget_failed(PyObject *gradients) {
     return failed;
 }
 
-/* What is noted of the step as the model is entered: see WatchedCalls._enter_model. */
+/* Notes that the model is entered in this step: see WatchedCalls._enter_model. */
 static int note_entry(PyObject *listener, PyObject *gradients) {
     PyObject *hooks = PyObject_GetAttr(listener, n_hooks);
     PyObject *identifier = hooks ? PyObject_GetAttr(hooks, n_identifier) : NULL;
     PyObject *values = PyObject_GetAttr(listener, n_values);
     long long entries = number_of(listener, n_num_entries);
     int failed = !identifier || !values || (entries == -1 && PyErr_Occurred()) ||
-                 set(listener, n_num_entries, PyLong_FromLongLong(entries + 1)) ||
+                 set_new(listener, n_num_entries, PyLong_FromLongLong(entries + 1)) ||
                  forget_failed(gradients) ||
                  PyObject_SetAttr(identifier, n__may_differentiate, Py_True) ||
                  PyObject_SetAttr(listener, n__is_state_taken, Py_True) ||
@@ -188,11 +153,11 @@ static PyObject *make_frame(const Watched *watched, PyObject *foreign) {
     int failed = !made || !foreign || PyObject_SetAttr(made, n_foreign, foreign) ||
                  PyObject_SetAttr(made, n_tap, watched->tap) ||
                  PyObject_SetAttr(made, n_caller, (PyObject *)PyEval_GetFrame()) ||
-                 set(made, n_thread, PyLong_FromUnsignedLong(PyThread_get_thread_ident())) ||
-                 set(made, n_number, PyLong_FromLongLong(torchtap_next_number(watched->calls))) ||
+                 set_new(made, n_thread, PyLong_FromUnsignedLong(PyThread_get_thread_ident())) ||
+                 set_new(made, n_number, PyLong_FromLongLong(torchtap_next_number(watched->calls))) ||
                  PyObject_SetAttr(made, n_phase, watched->forward) ||
-                 set(made, n_first_node, PyObject_CallNoArgs(sequence_number)) ||
-                 set(made, n_first_view, PyLong_FromSsize_t(size_of(watched->views, n_views))) ||
+                 set_new(made, n_first_node, PyObject_CallNoArgs(sequence_number)) ||
+                 set_new(made, n_first_view, PyLong_FromSsize_t(size_of(watched->views, n_views))) ||
                  PyObject_SetAttr(made, n_inputs, Py_None) || PyErr_Occurred();
     Py_XDECREF(foreign);
     if (failed)
@@ -343,9 +308,6 @@ static PyMethodDef functions[] = {
 };
 
 int torchtap_add_root(PyObject *module) {
-#define INTERN(name)                                                                               \
-    if (!(n_##name = PyUnicode_InternFromString(#name)))                                           \
-        return -1;
     NAMES(INTERN)
     return PyModule_AddFunctions(module, functions);
 }

@@ -24,11 +24,6 @@ LIFE(Table, TABLE)
 
 static PyTypeObject *table_type;
 
-static PyObject *none(void) { /* See kernel.c. */
-    Py_IncRef(Py_None);
-    return Py_None;
-}
-
 static PyObject *table_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
     PyObject *new_block;
     long long block_size;
@@ -116,37 +111,36 @@ static PyObject *table_add_row(PyObject *op, PyObject *place) {
     return row < 0 ? NULL : PyLong_FromLongLong(row);
 }
 
-static PyObject *table_get_address(PyObject *op, void *unused) {
-    (void)unused;
-    return PyLong_FromLongLong((long long)(intptr_t)((Table *)op)->blocks);
+/* close(into): see native.TableBlocks.close. */
+static PyObject *table_close(PyObject *op, PyObject *into) {
+    const Table *self = (const Table *)op;
+    PyObject *taken = PyTuple_New(7); /* First: the collector may run, and code that adds a block. */
+    int failed = !taken || torchtap_close_blocks(self->blocks, self->num_blocks, self->num_places,
+                                                 taken, into);
+    Py_XDECREF(taken);
+    return failed ? NULL : none();
 }
 
 static PyMethodDef table_methods[] = {
     {"add_block", table_add_block, METH_VARARGS,
      "add_block(rows, histograms, lists, places, memory): addresses, and what is to be kept alive"},
     {"add_row", table_add_row, METH_O, "add_row(place) -> row"},
+    {"close", table_close, METH_O, "close(into): hands on what was measured, and begins again"},
     {NULL, NULL, 0, NULL},
 };
 static PyMemberDef table_members[] = {
     {"num_blocks", T_LONGLONG, offsetof(Table, num_blocks), READONLY, NULL},
-    {"num_places", T_LONGLONG, offsetof(Table, num_places), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
-};
-static PyGetSetDef table_properties[] = {
-    {"address", table_get_address, NULL, "of the blocks", NULL}, {NULL, NULL, NULL, NULL, NULL},
 };
 static PyType_Slot table_slots[] = {
     {Py_tp_new, table_new},          {Py_tp_methods, table_methods},
-    {Py_tp_members, table_members},  {Py_tp_getset, table_properties},
-    {Py_tp_traverse, Table_traverse}, {Py_tp_clear, Table_clear},
-    {Py_tp_dealloc, table_free},     {0, NULL},
+    {Py_tp_members, table_members},  {Py_tp_traverse, Table_traverse},
+    {Py_tp_clear, Table_clear},      {Py_tp_dealloc, table_free},
+    {0, NULL},
 };
 
 int torchtap_add_rows(PyObject *module) {
     PyType_Spec spec = {"torchtap.stats.kernels._kernel.Table", sizeof(Table), 0,
                         Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, table_slots};
-    if (!(table_type = (PyTypeObject *)PyType_FromSpec(&spec)))
-        return -1;
-    Py_INCREF((PyObject *)table_type);
-    return PyModule_AddObject(module, "Table", (PyObject *)table_type);
+    return add_type(module, &spec, &table_type);
 }

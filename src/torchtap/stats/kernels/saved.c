@@ -1,4 +1,4 @@
-/* What tt.offload does with each saved tensor: its layout is found, the graph gets an object for it,
+/* Work of tt.offload on each saved tensor: its layout is found, the graph gets an object for it,
  * and its bytes are written to a file and read back.
  *
  * For torchtap.saved.native_saved, which says what each has in Python as its twin. Whatever is not
@@ -42,14 +42,7 @@ static PyObject *freed, *zero, *none_yet;
     do(unfinished) do(popleft) do(extend) do(clear) do(used) do(name) do(data) do(nbytes)          \
     do(heap_nbytes) do(nothing) do(new) do(marks) do(_cdata) do(_window) do(_file) do(expect)      \
     do(is_done) do(put) do(join)
-#define DECLARE(name) static PyObject *n_##name;
 NAMES(DECLARE)
-
-static PyObject *boolean(int value) {
-    PyObject *answer = value ? Py_True : Py_False;
-    Py_INCREF(answer);
-    return answer;
-}
 
 /* Holds a value in place of the one before. */
 static void put(PyObject **place, PyObject *value) {
@@ -133,7 +126,7 @@ static PyObject *find_layout(PyObject *module, PyObject *tensor) {
 
 /* ----------------------------------------------------------------------------------------- blocks */
 
-/* As torchtap.saved.saved_block.SavedBlock and its BlockRef in one: weak references to it are dead
+/* Twin of torchtap.saved.saved_block.SavedBlock and its BlockRef in one: weak references to it are dead
    before it ends, so that nothing brings it back. */
 typedef struct {
     PyObject_HEAD
@@ -292,85 +285,45 @@ static int transfer(int file, char *data, long long nbytes, long long offset, in
 
 /* --------------------------------------------------------------------------------- what is counted */
 
-/* As torchtap.saved.offload_report.ModuleCounters. */
+/* Twin of torchtap.saved.offload_report.ModuleCounters. */
 typedef struct {
     PyObject_HEAD
     long long count, seen, packed, shared;
     PyObject *kept;
 } Counters;
+#define COUNTERS(do, op) do(op, Counters, kept)
+LIFE(Counters, COUNTERS)
 
-/* As torchtap.saved.ledger.Totals. */
+/* Twin of torchtap.saved.ledger.Totals. */
 typedef struct {
     PyObject_HEAD
     long long resident, evicting, evicted, prefetched, peak, plain_peak, stored, fetched,
         num_prefetched, num_waited, num_freed;
     char is_step_over;
 } Totals;
+#define TOTALS(do, op)
+LIFE(Totals, TOTALS)
 
 static PyTypeObject *block_type, *counters_type, *totals_type, *way_type;
-
-static long long number_of(PyObject *object, PyObject *name) {
-    PyObject *found = PyObject_GetAttr(object, name);
-    long long number = found ? PyLong_AsLongLong(found) : -1;
-    Py_XDECREF(found);
-    return number;
-}
-
-static PyObject *plain_new(PyTypeObject *type, size_t size) {
-    PyObject *self = PyObject_GC_New(PyObject, type);
-    if (self)
-        memset((char *)self + sizeof(PyObject), 0, size - sizeof(PyObject));
-    return self;
-}
 
 static PyObject *counters_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
     PyObject *kept;
     (void)keywords;
     if (!PyArg_ParseTuple(arguments, "O:ModuleCounters", &kept))
         return NULL;
-    Counters *self = (Counters *)plain_new(type, sizeof *self);
-    if (!self)
-        return NULL;
-    Py_INCREF(self->kept = kept);
+    MAKE(Counters, type)
+    self->kept = held(kept);
     PyObject_GC_Track((PyObject *)self);
     return (PyObject *)self;
 }
 
 static PyObject *totals_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
     (void)arguments, (void)keywords;
-    PyObject *self = plain_new(type, sizeof(Totals));
-    if (self)
-        PyObject_GC_Track(self);
-    return self;
+    MAKE(Totals, type)
+    PyObject_GC_Track((PyObject *)self);
+    return (PyObject *)self;
 }
 
-static int counters_traverse(PyObject *op, visitproc visit, void *arg) {
-    Py_VISIT(Py_TYPE(op));
-    Py_VISIT(((Counters *)op)->kept);
-    return 0;
-}
-static int counters_clear(PyObject *op) {
-    Py_CLEAR(((Counters *)op)->kept);
-    return 0;
-}
-static int totals_traverse(PyObject *op, visitproc visit, void *arg) {
-    Py_VISIT(Py_TYPE(op));
-    return 0;
-}
-static int totals_clear(PyObject *op) { return (void)op, 0; }
-
-#define DEALLOC(name)                                                                              \
-    static void name##_dealloc(PyObject *op) {                                                     \
-        PyTypeObject *type = Py_TYPE(op);                                                          \
-        PyObject_GC_UnTrack(op);                                                                   \
-        name##_clear(op);                                                                          \
-        PyObject_GC_Del(op);                                                                       \
-        Py_DECREF(type);                                                                           \
-    }
-DEALLOC(counters)
-DEALLOC(totals)
-
-#define COUNT(type, member) {#member, T_LONGLONG, offsetof(type, member), 0, NULL}
 static void note_peaks(Totals *totals) {
     long long here = totals->resident + totals->evicting + totals->prefetched;
     if (here > totals->peak)
@@ -387,7 +340,7 @@ static long long *bytes_in(Totals *totals, PyObject *state) {
                                  : &totals->prefetched;
 }
 
-/* As Ledger.move. */
+/* Does as Ledger.move. */
 static int change_state(Totals *totals, Block *block, PyObject *state) {
     long long nbytes = number_of(block->layout, n_nbytes);
     *bytes_in(totals, block->state) -= nbytes;
@@ -400,11 +353,6 @@ static int change_state(Totals *totals, Block *block, PyObject *state) {
 
 static int is_state(PyObject *name) {
     return name == n_resident || name == n_evicting || name == n_evicted || name == n_prefetched;
-}
-
-static PyObject *none(void) { /* See kernel.c. */
-    Py_INCREF(Py_None);
-    return Py_None;
 }
 
 static PyObject *totals_move(PyObject *op, PyObject *const *arguments, Py_ssize_t count) {
@@ -434,24 +382,23 @@ static PyMethodDef totals_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 static PyMemberDef counters_members[] = {
-    COUNT(Counters, count),  COUNT(Counters, seen),
-    COUNT(Counters, packed), COUNT(Counters, shared),
+    NUMBER(Counters, count),  NUMBER(Counters, seen),
+    NUMBER(Counters, packed), NUMBER(Counters, shared),
     {"kept", T_OBJECT, offsetof(Counters, kept), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 static PyMemberDef totals_members[] = {
-    COUNT(Totals, resident),       COUNT(Totals, evicting),   COUNT(Totals, evicted),
-    COUNT(Totals, prefetched),     COUNT(Totals, peak),       COUNT(Totals, plain_peak),
-    COUNT(Totals, stored),         COUNT(Totals, fetched),    COUNT(Totals, num_prefetched),
-    COUNT(Totals, num_waited),     COUNT(Totals, num_freed),
+    NUMBER(Totals, resident),       NUMBER(Totals, evicting),   NUMBER(Totals, evicted),
+    NUMBER(Totals, prefetched),     NUMBER(Totals, peak),       NUMBER(Totals, plain_peak),
+    NUMBER(Totals, stored),         NUMBER(Totals, fetched),    NUMBER(Totals, num_prefetched),
+    NUMBER(Totals, num_waited),     NUMBER(Totals, num_freed),
     {"is_step_over", T_BOOL, offsetof(Totals, is_step_over), 0, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 #define SPEC(name, full_name, type, ...)                                                           \
     static PyType_Slot name##_slots[] = {                                                          \
-        {Py_tp_new, name##_new},           {Py_tp_traverse, name##_traverse},                      \
-        {Py_tp_clear, name##_clear},       {Py_tp_dealloc, name##_dealloc},                        \
-        {Py_tp_members, name##_members},   __VA_ARGS__ {0, NULL},                                  \
+        {Py_tp_new, name##_new}, {Py_tp_members, name##_members}, LIFE_SLOTS(type),                \
+        __VA_ARGS__ {0, NULL},                                                                     \
     };                                                                                             \
     static PyType_Spec name##_spec = {                                                             \
         "torchtap.stats.kernels._kernel." full_name, sizeof(type), 0,                              \
@@ -480,10 +427,17 @@ typedef struct {
     PyObject *num_forks;
     long long min_nbytes, max_nbytes, keep_last, num_unreported;
 } Way;
-#define HANDED(do)                                                                                 \
-    do(acquire) do(release) do(forks) do(thread) do(operation) do(modules) do(totals) do(moved)    \
-    do(waits) do(known) do(queue) do(freed) do(copying) do(plans) do(why_not) do(begin) do(fail)   \
-    do(add_prefetch) do(forget) do(take_and_start) do(count_freed) do(settle_waits)
+#define HANDED(do, op)                                                                             \
+    do(op, Way, acquire) do(op, Way, release) do(op, Way, forks)                                   \
+    do(op, Way, thread) do(op, Way, operation) do(op, Way, modules)                                \
+    do(op, Way, totals) do(op, Way, moved) do(op, Way, waits)                                      \
+    do(op, Way, known) do(op, Way, queue) do(op, Way, freed)                                       \
+    do(op, Way, copying) do(op, Way, plans) do(op, Way, why_not)                                   \
+    do(op, Way, begin) do(op, Way, fail) do(op, Way, add_prefetch)                                 \
+    do(op, Way, forget) do(op, Way, take_and_start) do(op, Way, count_freed)                       \
+    do(op, Way, settle_waits)
+#define WAY(do, op) HANDED(do, op) do(op, Way, num_forks)
+LIFE(Way, WAY)
 enum { NUM_HANDED = 22, REPORTED_FREED = 1 << 20, WINDOW = 1 << 20, MOST_WAITS = 256 };
 
 /* tier_chain.Plan */
@@ -493,11 +447,10 @@ static PyObject *way_new(PyTypeObject *type, PyObject *arguments, PyObject *keyw
     (void)keywords;
     if (PyTuple_Size(arguments) != NUM_HANDED + 3)
         return PyErr_Format(PyExc_TypeError, "HotWay expects %d arguments", NUM_HANDED + 3);
-    Way *self = (Way *)plain_new(type, sizeof *self);
-    if (!self)
-        return NULL;
+    MAKE(Way, type)
     Py_ssize_t place = 0;
-    HANDED(TAKE)
+#define TAKE_HANDED(op, type, member) TAKE(member)
+    HANDED(TAKE_HANDED, self)
     self->num_forks = PyObject_GetAttr(self->forks, n_count);
     self->min_nbytes = PyLong_AsLongLong(PyTuple_GetItem(arguments, place++));
     self->max_nbytes = PyLong_AsLongLong(PyTuple_GetItem(arguments, place++));
@@ -509,21 +462,6 @@ static PyObject *way_new(PyTypeObject *type, PyObject *arguments, PyObject *keyw
     }
     return (PyObject *)self;
 }
-
-static int way_traverse(PyObject *op, visitproc visit, void *arg) {
-    Way *self = (Way *)op;
-    Py_VISIT(Py_TYPE(op));
-    HANDED(SEE)
-    Py_VISIT(self->num_forks);
-    return 0;
-}
-static int way_clear(PyObject *op) {
-    Way *self = (Way *)op;
-    HANDED(FORGET)
-    Py_CLEAR(self->num_forks);
-    return 0;
-}
-DEALLOC(way)
 
 static PyObject *for_python(void) {
     Py_INCREF(Py_NotImplemented);
@@ -590,8 +528,9 @@ static int note_freed(Way *self, long long nbytes) {
     self->num_unreported += nbytes;
     if (self->num_unreported < REPORTED_FREED)
         return 0;
-    PyObject *answer = PyObject_CallFunction(self->count_freed, "L", self->num_unreported);
+    long long unreported = self->num_unreported;
     self->num_unreported = 0;
+    PyObject *answer = PyObject_CallFunction(self->count_freed, "L", unreported);
     Py_XDECREF(answer);
     return answer ? 0 : -1;
 }
@@ -835,7 +774,7 @@ static int may_stay(Way *self, PyObject *tensor) {
     return may;
 }
 
-/* The counters of the module that runs in this thread; NULL where there are none yet. Borrowed. */
+/* The counters of the module that runs in this thread; NULL where there are none yet. */
 static Counters *counters_of(Way *self) {
     PyObject *stack = PyObject_GetAttr(self->thread, n_stack), *path = NULL;
     Py_ssize_t depth = stack ? PyObject_Size(stack) : -1;
@@ -848,10 +787,12 @@ static Counters *counters_of(Way *self) {
     } else if (!depth) {
         path = PyUnicode_FromStringAndSize("", 0);
     }
-    PyObject *found = path ? PyDict_GetItemWithError(self->modules, path) : NULL;
+    PyObject *found = path ? held(PyDict_GetItemWithError(self->modules, path)) : NULL;
     Py_XDECREF(stack);
     Py_XDECREF(path);
-    return found && (PyTypeObject *)Py_TYPE(found) == counters_type ? (Counters *)found : NULL;
+    if (found && (PyTypeObject *)Py_TYPE(found) != counters_type)
+        Py_CLEAR(found);
+    return (Counters *)found;
 }
 
 static int begin_operation(Way *self, long long coming) {
@@ -885,6 +826,9 @@ static PyObject *take(Way *self, PyObject *tensor, PyObject *layout, PyObject *p
     Py_XDECREF(alias);
     if (!block)
         return NULL;
+    /* First: whatever ends the block takes its bytes off again. */
+    totals->resident += nbytes;
+    note_peaks(totals);
     reference = PyWeakref_NewRef(block, NULL);
     unfinished = PyObject_GetAttr(self->operation, n_unfinished);
     if (!reference || !unfinished || PyDict_SetItem(self->known, identity, reference))
@@ -897,8 +841,6 @@ static PyObject *take(Way *self, PyObject *tensor, PyObject *layout, PyObject *p
     }
     if (PyList_Append(unfinished, reference))
         goto end;
-    totals->resident += nbytes;
-    note_peaks(totals);
     Py_INCREF(answer = block);
 end:
     Py_XDECREF(reference);
@@ -914,6 +856,21 @@ static int is_full(Way *self, long long coming) {
     return totals->evicting && here + coming > self->max_nbytes;
 }
 
+/* Makes a torchtap.saved.saved_block.Identity; NULL with an exception. */
+static PyObject *identity_of(PyObject *tensor, PyObject *storage, PyObject *layout) {
+    PyObject *address = PyLong_FromVoidPtr(storage), *identity = NULL;
+    PyObject *version = address ? PyObject_GetAttr(tensor, n__version) : NULL;
+    PyObject *offset = version ? PyObject_CallFunctionObjArgs(storage_offset, tensor, NULL) : NULL;
+    PyObject *marks = offset ? PyObject_GetAttr(layout, n_marks) : NULL;
+    if (marks)
+        identity = PyTuple_Pack(4, address, version, offset, marks);
+    Py_XDECREF(marks);
+    Py_XDECREF(offset);
+    Py_XDECREF(version);
+    Py_XDECREF(address);
+    return identity;
+}
+
 /* Under the lock: the block that the graph is to hold, or a view of one that is there. */
 static PyObject *take_or_share(Way *self, PyObject *tensor, PyObject *layout, PyObject *plan,
                                Counters *counters) {
@@ -923,11 +880,7 @@ static PyObject *take_or_share(Way *self, PyObject *tensor, PyObject *layout, Py
     if (settle(self))
         return NULL;
     PyObject *storage = PyObject_CallFunctionObjArgs(untyped_storage, tensor, NULL);
-    PyObject *address = PyLong_FromVoidPtr(storage), *version = PyObject_GetAttr(tensor, n__version);
-    PyObject *offset = PyObject_CallFunctionObjArgs(storage_offset, tensor, NULL);
-    PyObject *marks = PyObject_GetAttr(layout, n_marks), *identity = NULL, *answer = NULL;
-    if (storage && address && version && offset && marks)
-        identity = PyTuple_Pack(4, address, version, offset, marks);
+    PyObject *identity = storage ? identity_of(tensor, storage, layout) : NULL, *answer = NULL;
     PyObject *reference = identity ? PyDict_GetItemWithError(self->known, identity) : NULL;
     PyObject *held = reference ? PyWeakref_GetObject(reference) : NULL;
     Py_XINCREF(held);
@@ -947,31 +900,19 @@ static PyObject *take_or_share(Way *self, PyObject *tensor, PyObject *layout, Py
     }
     Py_XDECREF(held);
     Py_XDECREF(storage);
-    Py_XDECREF(address);
-    Py_XDECREF(version);
-    Py_XDECREF(offset);
-    Py_XDECREF(marks);
     Py_XDECREF(identity);
     return answer;
 }
 
-/* Calls under the lock of the engine. */
-#define WITH_LOCK(self, answer, call)                                                              \
-    if (tell((self)->acquire, NULL))                                                               \
-        return NULL;                                                                               \
-    PyObject *answer = call;                                                                       \
-    if (release_lock(self)) {                                                                      \
-        Py_XDECREF(answer);                                                                        \
-        return NULL;                                                                               \
-    }
-
-static int release_lock(Way *self) {
+/* Releases the lock of the engine, and hands on what was made under it. */
+static PyObject *released(Way *self, PyObject *answer) {
     PyObject *type, *error, *trace;
     PyErr_Fetch(&type, &error, &trace);
-    int failed = tell(self->release, NULL);
+    if (tell(self->release, NULL))
+        Py_CLEAR(answer);
     if (type)
         PyErr_Restore(type, error, trace);
-    return failed;
+    return answer;
 }
 
 /* Whether this thread is inside a backward, or a parent's engine is in a child; -1: an exception. */
@@ -984,9 +925,12 @@ static int is_elsewhere(Way *self) {
 
 static PyObject *pack_with(Way *self, PyObject *tensor, PyObject *layout, PyObject *plan) {
     Counters *counters = is_elsewhere(self) ? NULL : counters_of(self);
+    PyObject *packed = NULL;
     if (!counters || may_stay(self, tensor))
-        return PyErr_Occurred() ? NULL : for_python();
-    WITH_LOCK(self, packed, take_or_share(self, tensor, layout, plan, counters))
+        packed = PyErr_Occurred() ? NULL : for_python();
+    else if (!tell(self->acquire, NULL))
+        packed = released(self, take_or_share(self, tensor, layout, plan, counters));
+    Py_XDECREF((PyObject *)counters);
     return packed;
 }
 
@@ -1002,7 +946,7 @@ static PyObject *way_pack(PyObject *op, PyObject *tensor) {
 
 /* ----------------------------------------------------------------------------------------- unpack */
 
-/* What is counted of a block that comes back: -1 with an exception. */
+/* Counts a block that comes back: -1 with an exception. */
 static int note_fetch(Way *self, Block *block) {
     ((Totals *)self->totals)->fetched += number_of(block->layout, n_nbytes);
     return note_freed(self, number_of(block->layout, n_heap_nbytes));
@@ -1068,7 +1012,7 @@ static PyObject *way_unpack(PyObject *op, PyObject *packed) {
         PySet_Size(open_editors) || has_forked(self))
         return PyErr_Occurred() ? NULL : for_python();
     double start = now();
-    WITH_LOCK(self, found, look_up(self, block))
+    PyObject *found = tell(self->acquire, NULL) ? NULL : released(self, look_up(self, block));
     if (!found || (found != Py_None && !PyTuple_Check(found)))
         return found;
     PyObject *tensor = found == Py_None ? read_block(block) : arrived(found);
@@ -1116,26 +1060,9 @@ static PyMethodDef functions[] = {
 };
 
 int torchtap_add_saved(PyObject *module) {
-    struct {
-        const char *name;
-        PyType_Spec *spec;
-        PyTypeObject **type;
-    } types[] = {
-        {"SavedBlock", &block_spec, &block_type},
-        {"ModuleCounters", &counters_spec, &counters_type},
-        {"Totals", &totals_spec, &totals_type},
-        {"HotWay", &way_spec, &way_type},
-    };
-    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
-        *types[i].type = (PyTypeObject *)PyType_FromSpec(types[i].spec);
-        if (!*types[i].type)
-            return -1;
-        Py_INCREF((PyObject *)*types[i].type);
-        if (PyModule_AddObject(module, types[i].name, (PyObject *)*types[i].type))
-            return -1;
-    }
-#define INTERN(name)                                                                               \
-    if (!(n_##name = PyUnicode_InternFromString(#name)))                                           \
+    if (add_type(module, &block_spec, &block_type) ||
+        add_type(module, &counters_spec, &counters_type) ||
+        add_type(module, &totals_spec, &totals_type) || add_type(module, &way_spec, &way_type))
         return -1;
     NAMES(INTERN)
     known = PyDict_New();

@@ -17,17 +17,11 @@
     name(_forward_hooks_with_kwargs) name(_forward_hooks_always_called) name(__deepcopy__)         \
     name(__reduce_ex__) name(with_kwargs) name(always_call) name(keys) name(resting) name(forget)   \
     name(move_to_end)
-#define DECLARE(name) static PyObject *n_##name;
 NAMES(DECLARE)
 
 static PyTypeObject *handles_type;
-/* What Python hands in: the class of entries, and hook_order.put_by_role. */
+/* Handed in by Python: the class of entries, and hook_order.put_by_role. */
 static PyObject *own_entries, *put_by_role;
-
-static PyObject *none(void) {
-    Py_IncRef(Py_None);
-    return Py_None;
-}
 
 /* ---------------------------------------------------------------------- OwnEntries of a table */
 
@@ -83,6 +77,8 @@ static PyObject *note_key(PyObject *table, PyObject *keys, PyObject *kept) {
 
 /* Returns the keys without one; NULL with an exception. */
 static PyObject *without(PyObject *keys, PyObject *key) {
+    if (PyTuple_Size(keys) == 1 && PyTuple_GetItem(keys, 0) == key) /* Nearly always. */
+        return PyTuple_New(0);
     PyObject *left = PyList_New(0);
     for (Py_ssize_t i = 0; left && i < PyTuple_Size(keys); i++) {
         PyObject *other = PyTuple_GetItem(keys, i);
@@ -107,9 +103,11 @@ static int take_attributes_off(PyObject *table) {
 
 /* Takes an entry out of the table; where it rests it is forgotten. */
 static int drop_entry(PyObject *own, PyObject *table, PyObject *key) {
-    int is_there = PySequence_Contains(table, key);
-    if (is_there < 0 || (is_there && PyObject_DelItem(table, key)))
-        return -1;
+    if (PyObject_DelItem(table, key)) {
+        if (!PyErr_ExceptionMatches(PyExc_KeyError))
+            return -1;
+        PyErr_Clear(); /* It rests, or somebody took it out. */
+    }
     PyObject *resting = PyObject_GetAttr(own, n_resting), *answer = NULL;
     if (resting && resting != Py_None)
         answer = PyObject_CallMethodObjArgs(own, n_forget, key, NULL);
@@ -263,16 +261,19 @@ static int put_hook(PyObject *module, PyObject *hook, int is_pre, PyObject *keys
 static int put_all(PyObject *rows, PyObject *key, const Handles *pre, const Handles *post) {
     PyObject *keys = PyTuple_Pack(1, key), *module, *pre_hook, *hook;
     int failed = !keys;
-    for (Py_ssize_t i = 0; !failed && i < PyList_Size(rows); i++)
-        failed = !PyArg_ParseTuple(PyList_GetItem(rows, i), "OOO", &module, &pre_hook, &hook) ||
+    for (Py_ssize_t i = 0; !failed && i < PyList_Size(rows); i++) {
+        PyObject *row = held(PyList_GetItem(rows, i));
+        failed = !PyArg_ParseTuple(row, "OOO", &module, &pre_hook, &hook) ||
                  put_hook(module, pre_hook, 1, keys, pre) || put_hook(module, hook, 0, keys, post);
+        Py_DECREF(row);
+    }
     Py_XDECREF(keys);
     return failed ? -1 : 0;
 }
 
 /* put_on(rows of (module, pre-hook or None, hook or None), key, pre_hooks, hooks, kept), as
-   CallFollower.put_on for each row. `kept` has the entries of last time. Handles are put into both lists first: what was put on until an
-   exception came can be taken off. */
+   CallFollower.put_on for each row. `kept` has the entries of last time. Handles are put into both
+   lists first: what was put on until an exception came can be taken off. */
 static PyObject *put_on(PyObject *unused, PyObject *arguments) {
     PyObject *rows, *key, *pre_hooks, *hooks, *kept;
     (void)unused;
@@ -309,13 +310,7 @@ int torchtap_add_tables(PyObject *module) {
         Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION;
     PyType_Spec spec = {"torchtap.stats.kernels._kernel.Handles", sizeof(Handles), 0, flags,
                         handles_slots};
-    if (!(handles_type = (PyTypeObject *)PyType_FromSpec(&spec)))
-        return -1;
-    Py_INCREF((PyObject *)handles_type);
-    if (PyModule_AddObject(module, "Handles", (PyObject *)handles_type))
-        return -1;
-#define INTERN(name)                                                                               \
-    if (!(n_##name = PyUnicode_InternFromString(#name)))                                           \
+    if (add_type(module, &spec, &handles_type))
         return -1;
     NAMES(INTERN)
     return PyModule_AddFunctions(module, functions);

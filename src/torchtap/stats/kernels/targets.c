@@ -1,4 +1,4 @@
-/* What the gradient of a loss tells of its targets, for torchtap.capture.target_agreement.
+/* Targets of a loss, read from its gradient, for torchtap.capture.target_agreement.
  *
  * The formulas stand there. In C, since a look at a batch costs PyTorch thirty operations on arrays
  * that one of them reads in a microsecond.
@@ -33,7 +33,7 @@ static int find_classes(Batch *batch) {
         for (int64_t k = 1; k < batch->columns; k++)
             least = own[k] < own[least] ? k : least;
         if (!(own[least] < 0))
-            return 0; /* Of a row without one: some are left out, which Python does. */
+            return 0; /* A row without one: some are left out, which Python does. */
         lowest -= own[least];
         batch->classes[row] = least;
     }
