@@ -114,6 +114,11 @@ class Evaluations:
         """Note that this thread leaves the outermost call."""
         self._busy.discard(-threading.get_ident())
 
+    @property
+    def are_plain(self) -> bool:
+        """Return whether :meth:`end_step` has nothing to do."""
+        return not (self._busy or self._early or self._have_graphs)
+
     def end_step(self, step: int) -> None:
         """End the step, and note which of its evaluations came too early to be told."""
         if self._busy:
