@@ -204,7 +204,7 @@ def differs(one: Tensor, other: Tensor) -> bool:
 
 def traces(model: nn.Module) -> set[str]:
     """Return what a way may leave on a model, or on PyTorch."""
-    found = {f"an attribute {name}" for one in model.modules() for name in vars(one)}
+    found = {f"an attribute `{name}`" for one in model.modules() for name in vars(one)}
     found |= {
         "hooks"
         for one in model.modules()

@@ -217,3 +217,14 @@ def test_what_is_no_pair_of_runs_or_modules_is_refused() -> None:
         tt.compare(model, 3)  # type: ignore[arg-type]
     with pytest.raises(tt.CompareError, match="tolerance"):
         tt.compare(model, model, torch.ones(1, 2), tolerance=-1.0)
+
+
+def test_a_model_that_raises_is_named() -> None:
+    torch.manual_seed(0)
+    linear, embedding = nn.Linear(4, 4), nn.Embedding(4, 4)
+    with pytest.raises(RuntimeError, match="scalar types") as caught:
+        tt.compare(linear, embedding, torch.randn(2, 4))
+    assert caught.value.__notes__ == ["torchtap: raised by the candidate, Embedding, on the batch."]
+    with pytest.raises(RuntimeError) as caught:
+        tt.compare(linear, nn.Linear(4, 4), torch.randn(2, 5))
+    assert caught.value.__notes__ == ["torchtap: raised by the reference, Linear, on the batch."]

@@ -247,3 +247,15 @@ def test_a_step_that_never_calls_the_model_is_refused() -> None:
         tt.locate(model, lambda x: {}["x"], torch.ones(1, 2))
     origin = tt.locate(model, lambda x: x.log().sum(), torch.full((1, 2), -1.0))
     assert origin is not None and origin.operation == "log"  # Found, though outside of the model.
+
+
+def test_the_text_says_in_which_module_or_that_it_was_outside() -> None:
+    linear = nn.Linear(2, 1)
+    nn.init.constant_(linear.weight, 1.0)
+    model, batch = nn.Sequential(linear), torch.full((3, 2), -9.0)
+    outside = tt.locate(model, lambda x: model(x).log().mean(), batch)
+    assert outside is not None
+    assert outside.text.startswith("In the forward, log outside the model made the first NaN.")
+    inside = tt.locate(model, lambda x: model(x).mean(), batch * 3e37)
+    assert inside is not None
+    assert inside.text.startswith("In the forward, addmm in 0 made the first Inf.")

@@ -172,22 +172,3 @@ def test_a_note_without_ways_out_ends_with_what_was_computed(tmp_path: Path) -> 
     assert "x.unsqueeze(0)" not in note
     assert "operand" in note
     assert not note.rstrip().endswith("ways out")
-
-
-def test_a_module_without_members_hides_no_note(tmp_path: Path) -> None:
-    source = (
-        "class Block(nn.Module):\n    def __init__(self):\n        self.width = 3\n"
-        "        self.fc = nn.Linear(2, 2)\n\n"
-        "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
-        "        self.block = Block()\n\n"
-        "Net()"
-    )
-    note = error_of(Program("", "", source, "", "", ()), tmp_path).__notes__[0]
-    assert "super().__init__()" in note
-    source = (
-        "class Split(nn.Module):\n    def __init__(self, ratio):\n        self.ratio = ratio\n\n"
-        "    def forward(self, x):\n        return x\n\n"
-        "net = nn.Module()\nnet.split = Split(2)\nnet.split(torch.ones(1))"
-    )
-    note = error_of(Program("", "", source, "", "", ()), tmp_path).__notes__[0]
-    assert "fault of torchtap" not in note

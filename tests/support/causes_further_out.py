@@ -905,4 +905,140 @@ PROGRAMS = (
         (("Settings(2, 3.0)", "Settings(2, 3)"),),
         "assert scheduler.total_steps == 6",
     ),
+    FarProgram(
+        "a_norm_made_in_forward",
+        """
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.fc = nn.Linear(3, 4)
+
+            def forward(self, x):
+                return nn.BatchNorm1d(4)(self.fc(x))  # cause
+
+        net = Net()
+        net.eval()
+        out = net(torch.randn(1, 3))
+        """,
+        (
+            r"1\. Net makes nn\.BatchNorm1d\(4\) anew in each call of its forward",
+            r"(?s)^(?!.*model\.eval)",
+        ),
+        (
+            (
+                "self.fc = nn.Linear(3, 4)",
+                "self.fc, self.norm = nn.Linear(3, 4), nn.BatchNorm1d(4)",
+            ),
+            ("nn.BatchNorm1d(4)(self.fc(x))", "self.norm(self.fc(x))"),
+        ),
+        "assert out.shape == (1, 4) and len(list(net.parameters())) == 4",
+    ),
+    FarProgram(
+        "layers_in_a_plain_list_of_another_dtype",
+        """
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layers = [nn.Linear(3, 3) for _ in range(2)]
+
+            def forward(self, x):
+                for layer in self.layers:
+                    x = layer(x)  # cause
+                return x
+
+        net = Net().double()
+        out = net(torch.randn(4, 3).double())
+        """,
+        (r"1\. Net keeps its modules in a plain list, self\.layers", r"(?s)^(?!.*model\.to\()"),
+        (
+            (
+                "[nn.Linear(3, 3) for _ in range(2)]",
+                "nn.ModuleList(nn.Linear(3, 3) for _ in range(2))",
+            ),
+        ),
+        "assert out.dtype == torch.float64 and len(list(net.parameters())) == 4",
+    ),
+    FarProgram(
+        "a_conversion_that_is_dropped",
+        """
+        net = nn.Linear(3, 1)
+        rows = torch.randn(4, 3, dtype=torch.float64)
+        rows.float()  # cause
+        out = net(rows)
+        """,
+        (r"1\. train\.py:\d+ computes rows\.float\(\) and drops it.* rows = rows\.float\(\)\.",),
+        (("rows.float()", "rows = rows.float()"),),
+        "assert out.shape == (4, 1) and rows.dtype == torch.float32",
+    ),
+    FarProgram(
+        "a_mask_of_the_batch",
+        """
+        x = torch.randn(6, 5, 8)
+        layer = nn.MultiheadAttention(8, 2, batch_first=True)
+        mask = torch.ones(x.size(0), x.size(0), dtype=torch.bool).triu(1)  # cause
+        out, _ = layer(x, x, x, attn_mask=mask)
+        """,
+        (r"counts dimension 0 of x, 6: if dimension 1, of 5, is meant",),
+        (("torch.ones(x.size(0), x.size(0)", "torch.ones(x.size(1), x.size(1)"),),
+        "assert out.shape == (6, 5, 8)",
+    ),
+    FarProgram(
+        "a_system_turned_round",
+        """
+        matrix = torch.randn(3, 3).double() + 4 * torch.eye(3).double()
+        right = torch.randn(3, 2).double()
+        solved = torch.linalg.solve(right, matrix)  # cause
+        """,
+        (r"1\. If right and matrix stand in each other's place, .*solve\(matrix, right\)",),
+        (("solve(right, matrix)", "solve(matrix, right)"),),
+        "assert torch.allclose(matrix @ solved, right)",
+    ),
+    FarProgram(
+        "an_index_before_its_dimension",
+        """
+        x = torch.arange(12.0).view(3, 4)
+        index = torch.tensor([[0], [1], [2]])
+        chosen = x.gather(index, 1)  # cause
+        """,
+        (r"1\. If index and 1 stand in each other's place, exchange them: x\.gather\(1, index\)",),
+        (("x.gather(index, 1)", "x.gather(1, index)"),),
+        "assert chosen.flatten().tolist() == [0, 5, 10]",
+    ),
+    FarProgram(
+        "a_join_of_one",
+        """
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.fc = nn.Linear(3, 4)
+
+            def forward(self, x, old):
+                keys = torch.cat((old,), dim=1)  # cause
+                return torch.randn(2, 1, 7).softmax(-1) @ keys
+
+        x, old = torch.randn(2, 1, 4), torch.randn(2, 6, 4)
+        out = Net()(x, old)
+        """,
+        (r"1\. torch\.cat\(\(old,\), dim=1\) of train\.py:\d+ joins one tensor alone",),
+        (("torch.cat((old,), dim=1)", "torch.cat((old, x), dim=1)"),),
+        "assert out.shape == (2, 1, 4)",
+    ),
+    FarProgram(
+        "a_parameter_of_another_dtype",
+        """
+        class Shift(nn.Module):
+            def __init__(self, width):
+                super().__init__()
+                self.shift = nn.Parameter(torch.zeros(width).double())
+
+            def forward(self, x):
+                return x + self.shift
+
+        net = nn.Sequential(nn.Linear(3, 4), Shift(4), nn.Linear(4, 2), nn.Linear(2, 2))
+        out = net(torch.randn(5, 3))  # cause
+        """,
+        (r"1\. net\[1\]\.shift holds float64, the others float32",),
+        (("torch.zeros(width).double()", "torch.zeros(width)"),),
+        "assert out.dtype == torch.float32",
+    ),
 )

@@ -8,6 +8,7 @@ binary, and where hooks of a plan differ in kind, they are made one by one.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -20,6 +21,7 @@ from torchtap.hooks.hidden_handle import hooked
 from torchtap.hooks.module_hook import NativeHook, NativePreHook
 from torchtap.hooks.tap import Tap
 from torchtap.hooks.tap_follower import CallCounter
+from torchtap.stats.kernels import native
 
 if TYPE_CHECKING:
     from torchtap.core.plan import Plan
@@ -37,17 +39,15 @@ def taps_maker(
         delivery: makes meters of sites.
         copies: what the states of the taps start with.
     """
-    kernel = kernel_with("make_taps")
-    if kernel is None:
+    if kernel_with("make_taps") is None:
         return None
+    return partial(_make_taps, plan, delivery, copies)
 
-    def make(first: Tap) -> list[Tap]:
-        taps: list[Tap] = kernel.make_taps(
-            first, plan.taps, copies, delivery.meters(plan.bare_sites)
-        )
-        return taps
 
-    return make
+def _make_taps(plan: Plan, delivery: SinkDispatch, copies: bool | None, first: Tap) -> list[Tap]:
+    meters = delivery.meters(plan.bare_sites)
+    taps: list[Tap] = native.kernel().make_taps(first, plan.taps, copies, meters)
+    return taps
 
 
 def has_ends_alone(plan: Plan) -> bool:

@@ -14,6 +14,7 @@ that work.
 from __future__ import annotations
 
 from collections.abc import Container
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -28,6 +29,7 @@ COPY_MODES = ("auto", "always", "never")
 Kept = tuple[Tensor, int, tuple[str, ...]]
 ALIAS = "borrow"
 """Nothing is kept: the sink reads the value inside of the hook."""
+_version_of = attrgetter("_version")
 
 
 class CopyPolicy:
@@ -137,11 +139,12 @@ class CopyPolicy:
         """Conclude from the pass that has ended."""
         # Another thread may still add to the list: what it adds from here on is for the next pass.
         ended, self.witnesses = self.witnesses, []
-        every = iter(tuple(ended))
-        for state, witness, version in zip(every, every, every, strict=False):
+        ended = ended[:]
+        versions = map(_version_of, ended[1::3])
+        for state, version, was in zip(ended[::3], versions, ended[2::3], strict=False):
             # Overwritten once, a site is copied for good: which steps write (every tenth, say) is
             # not learned.
-            if witness._version != version:
+            if version != was:
                 state.copies = True
             elif state.copies is None:
                 state.copies = False

@@ -230,6 +230,7 @@ class SinkDispatch:
     Attributes:
         busy: threads that are inside a sink now; models that a sink runs are not recorded.
         names: of the sinks, as errors have them.
+        close_recorded: tells the sinks that a step ends, see :meth:`SinkCaller.close_step`.
         steps_before: of which the sinks hold values already, of another watch.
     """
 
@@ -237,7 +238,7 @@ class SinkDispatch:
         self.sinks = tuple(sinks)
         self._takers = takers_of(sinks)
         self._caller = SinkCaller(sinks)
-        self.busy = self._caller.busy
+        self.busy, self.close_recorded = self._caller.busy, self._caller.close_step
         was_used = [_note_use(sink) for sink in sinks]
         self.names = [_name(sink) for sink in sinks]
         self.steps_before = _held_steps(self) if any(was_used) else set()
@@ -329,16 +330,10 @@ class SinkDispatch:
         """Call a function after the sinks at the end of each step, until the result is called."""
         return self._caller.add(_AfterStep(function))
 
-    def close_step(self, step: int, *, is_empty: bool = False) -> None:
-        """Tell the sinks, then raise what one of them raised since the last time.
-
-        Args:
-            step: that ends.
-            is_empty: nothing was recorded of it, nor will be of the next: sinks may skip it.
-        """
-        if is_empty and self._caller.skips_steps:
-            return
-        self._caller.close_step(step)
+    def close_empty(self, step: int) -> None:
+        """Tell the sinks that want to know of a step that is recorded no more than the next."""
+        if not self._caller.skips_steps:
+            self._caller.close_step(step)
 
     def sync(self) -> None:
         """Have the sinks that write do it, then raise what one of them raised."""

@@ -37,7 +37,6 @@ class Evaluations:
         mixed: path -> step, and the number of its evaluation forwards that came before the first
             one that trained. They were recorded as the others.
         pipelining: what is seen of a pipeline that runs the model.
-        graph: the compiled graph that a thread is inside of.
     """
 
     _TOLD = 0  # Among the threads of ``busy``; no thread has this number.
@@ -49,8 +48,16 @@ class Evaluations:
         self._busy = busy
         self._num_told = 0
         self._early: Counter[Tap] = Counter()
-        self.graph = _Graph()
         self._have_graphs = False
+
+    @property
+    def graph(self) -> _Graph:
+        """Return the compiled graph that a thread is inside of; made when it is asked for."""
+        # The first of several threads that come here at once makes it.
+        if "graph" not in self.__dict__:
+            self.__dict__.setdefault("graph", _Graph())
+        made: _Graph = self.__dict__["graph"]
+        return made
 
     def phase(self, tap: Tap, *, trains: bool, evaluates: bool = False) -> str:
         """Return the phase of an outermost call.
@@ -106,6 +113,11 @@ class Evaluations:
     def end(self) -> None:
         """Note that this thread leaves the outermost call."""
         self._busy.discard(-threading.get_ident())
+
+    @property
+    def are_plain(self) -> bool:
+        """Return whether :meth:`end_step` has nothing to do."""
+        return not (self._busy or self._early or self._have_graphs)
 
     def end_step(self, step: int) -> None:
         """End the step, and note which of its evaluations came too early to be told."""

@@ -388,20 +388,31 @@ class Gradients:
         owner = getattr(hook.func, "__self__", None)
         return getattr(owner, "gradients", owner) is self  # Of one gradient, or of all.
 
+    @property
+    def are_pruned(self) -> bool:
+        """Return whether a step can begin without :meth:`prune`."""
+        if self._leaves or self._handles:
+            return False
+        return len(self.on_tensors.tables) < self._prune_at
+
     def prune(self, *, force: bool) -> None:
         """Forget what belongs to graphs that were freed, and to leaves whose gradient came."""
         if self._leaves and (force or current_task() == -1):
             self._release_leaves(force=force)
-        if not force and len(self.on_tensors.tables) + len(self._handles) < self._prune_at:
+        on_tensors = self.on_tensors
+        num_known = len(on_tensors.tables) + len(self._handles)
+        if not force and num_known < self._prune_at:
             return
-        self.on_tensors.prune()
-        # The table of hooks belongs to its tensor or node, and the handle refers to it weakly: with
-        # the table gone, the graph was freed.
-        if self._handles:
-            self._handles = [h for h in self._handles if h.hooks_dict_ref() is not None]
+        if num_known:
+            on_tensors.prune()
+            # The table of hooks belongs to its tensor or node, and the handle refers to it weakly:
+            # with the table gone, the graph was freed.
+            if self._handles:
+                self._handles = [h for h in self._handles if h.hooks_dict_ref() is not None]
+            num_known = len(on_tensors.tables) + len(self._handles)
         # Twice what is alive, so that pruning costs a constant share of hooking, however long a
         # graph lives.
-        self._prune_at = 1024 + 2 * (len(self.on_tensors.tables) + len(self._handles))
+        self._prune_at = 1024 + 2 * num_known
 
 
 def _is_graph_discarded() -> bool:

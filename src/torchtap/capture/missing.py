@@ -40,6 +40,7 @@ class Missing:
 
     Attributes:
         was_paused: whether the watch was paused at any time.
+        entries: how often the model had been called as the running step began.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class Missing:
         self._engine = engine
         self._delivery = delivery
         self._was_compiled = was_compiled
-        self._entries = 0
+        self.entries = 0
         self._mixed_steps: set[int] = set()
 
     # ------------------------------------------------------------------ while it watches
@@ -58,11 +59,7 @@ class Missing:
     @property
     def has_begun(self) -> bool:
         """Return whether the model was called in the step that is running."""
-        return self._engine.calls.num_entries > self._entries
-
-    def begin_step(self) -> None:
-        """The next step has begun."""
-        self._entries = self._engine.calls.num_entries
+        return self._engine.calls.num_entries > self.entries
 
     def note_mixed(self) -> None:
         """Note it if a sink has values of another watch in the step that is running."""

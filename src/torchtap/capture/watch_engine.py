@@ -192,6 +192,9 @@ class WatchEngine:
             self._rest()
             return
         calls = self.calls
+        if recording and calls.recording and calls.go_on(step):
+            self.step = step
+            return
         calls.end_pass()
         if calls.optimizers.is_wanted:
             calls.optimizers.end_step(has_run=calls.have_trained)
@@ -209,9 +212,8 @@ class WatchEngine:
         self.is_resting = True
 
     def _number_step(self, step: int) -> None:
-        calls = self.calls
-        self.step = calls.step = calls.values.step = calls.gradients.step = step
-        calls.state.step = calls.optimizers.step = step
+        self.step = step
+        self.calls.number_step(step)
 
     def pause(self) -> None:
         """Record nothing for a while; gradients of calls that were recorded still come."""

@@ -194,35 +194,39 @@ class Watch(Closable, Printed):
             >>> w.run.steps
             [1000]
         """
-        self._refuse_closed()
+        if not self._is_open:
+            self._refuse_closed()
         # Asked here already: code that runs once a step has left the processor's caches when it
-        # runs again, and there is as little of it as can be.
-        is_bare = self._engine.is_resting and number is None and ids is None and not labels
+        # runs again, and there is as little of it as can be, in few calls.
+        engine, missing, delivery = self._engine, self._missing, self._delivery
+        is_bare = engine.is_resting and number is None and ids is None and not labels
         if is_bare and self._passes_over():
             return
-        if self._delivery.steps_before:
-            self._missing.note_mixed()
-        done, has_begun = self._engine.step, self._missing.has_begun
+        if delivery.steps_before:
+            missing.note_mixed()
+        done, entries = engine.step, engine.calls.num_entries
+        has_begun = entries > missing.entries
         following = done + 1 if number is None else _following(done, number, has_begun=has_begun)
         own_ids = [] if ids is None else checked_ids(ids)
         own_labels = checked_labels(labels) if labels else {}
         if following == done:
             return
         began = time.perf_counter()
-        recording = _is_chosen(following, self._every) and not self._num_pauses
-        self._engine.begin_step(following, recording=recording)
-        self._missing.begin_step()
+        every = self._every
+        is_chosen = every == 1 or _is_chosen(following, every)
+        engine.begin_step(following, recording=is_chosen and not self._num_pauses)
+        missing.entries = entries
         if self._kept is not None:
             from torchtap.runs.records import overwritten
 
             for row in overwritten(self._kept.read(), done):
-                self._engine.overwritten(row.site)
-        if self._plan.unmatched:
-            self._missing.check_marks()
+                engine.overwritten(row.site)
+        if self._planned.unmatched:
+            missing.check_marks()
         if self._keeps_notes and (has_begun or own_ids or own_labels):
             self._notes.note(done, time.time(), own_ids, own_labels)
         try:
-            self._delivery.close_step(done)
+            delivery.close_recorded(done)
         finally:
             self._num_closed += 1
             self._seconds += time.perf_counter() - began
@@ -235,7 +239,7 @@ class Watch(Closable, Printed):
             return False
         engine.step = done + 1
         self._num_closed += 1
-        self._delivery.close_step(done, is_empty=True)
+        self._delivery.close_empty(done)
         return True
 
     def sync(self) -> None:

@@ -159,6 +159,7 @@ class WatchedCalls:
             self.losses = LossFacts(self.gradients, facts)
         self._wants_saved = "saved" in plan.ports
         self._wants_state = self.state.is_wanted or self.optimizers.is_wanted
+        self._is_ended_in_parts = self._wants_state or not borrows
         # A reentrant checkpoint runs backwards of its own. Where only parameters are watched, only
         # a sink that reads which backward it was needs the right one.
         self._numbers_backwards = self._wants_state and delivery.reads_backward
@@ -202,6 +203,31 @@ class WatchedCalls:
         self.gradients.backwards.restart()
         self.gradients.prune(force=True)
         self.gradients.views.drop()
+
+    def number_step(self, step: int) -> None:
+        """Give all that takes values the number of the running step."""
+        self.step = self.values.step = self.gradients.step = step
+        self.state.step = self.optimizers.step = step
+
+    def go_on(self, step: int) -> bool:
+        """Begin a step after one that leaves nothing to be done, as most do; else do nothing.
+
+        As ``end_pass``, ``number_step`` and ``begin_step``, in few calls: what runs once in a step
+        has left the processor's caches, where each function of Python takes some 3 us.
+
+        Returns:
+            whether it was begun.
+        """
+        gradients = self.gradients
+        if self._is_ended_in_parts or gradients.backwards.numbers or not gradients.are_pruned:
+            return False
+        if gradients.views.inside.views or not self.evaluations.are_plain or not self.hooks.go_on():
+            return False
+        self._head = None
+        self._is_state_taken = self._has_trained = False
+        self.step = self.values.step = gradients.step = step
+        self.state.step = self.optimizers.step = step
+        return True
 
     # ------------------------------------------------------------------ forward
 

@@ -100,8 +100,7 @@ def every_module(model: nn.Module) -> list[nn.Module]:
         module = waiting.pop()
         if module is not None and id(module) not in modules:
             modules[id(module)] = module
-            # One whose constructor has not called that of nn.Module has no members yet.
-            waiting.extend(reversed(vars(module).get("_modules", {}).values()))
+            waiting.extend(reversed(module._modules.values()))
     return list(modules.values())
 
 

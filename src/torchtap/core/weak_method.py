@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from typing import Any
+from weakref import ref
 
 
-def weakly(method: Callable[..., Any]) -> Callable[..., Any]:
+def weakly(method: Any) -> Callable[..., Any]:
     """Return a function that calls a method while its object is alive, and does nothing later.
 
     For a part that calls the object which holds it: the two would be a cycle, and all that they
-    hold would stay until the collector runs.
+    hold would stay until the collector runs. ``weakref.WeakMethod`` makes six objects more, of
+    which each watch has several.
     """
-    reference = weakref.WeakMethod(method)
+    owner, function = ref(method.__self__), method.__func__
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        alive = reference()
-        return None if alive is None else alive(*args, **kwargs)
+        alive = owner()
+        return None if alive is None else function(alive, *args, **kwargs)
 
     return call

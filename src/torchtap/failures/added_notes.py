@@ -20,6 +20,7 @@ from torchtap.failures.failed_call import which_call
 from torchtap.failures.failure import Explanation, Failure, place_of
 from torchtap.failures.lost_results import dropped_result
 from torchtap.failures.message_patterns import KnownMessage, is_from_torch, recognise
+from torchtap.failures.misfit_sizes import single_join
 from torchtap.failures.misplaced_members import misplaced
 from torchtap.failures.other_names import exchanged_arguments
 from torchtap.failures.parsed_source import forget_old_trees
@@ -95,6 +96,7 @@ def explain(
     explanation = SITUATIONS[known.name](failure, known.match)
     way = misplaced(failure) or exchanged_arguments(failure) or exchanged_operands(failure)
     way = way or dropped_result(failure) or counted_elsewhere(failure)
+    way = way or single_join(failure, explanation.ways)
     way = way or unread_layer(failure, explanation.ways)
     if way:
         explanation = explanation._replace(ways=(way, *explanation.ways))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from typing import Any
 
 from torch import Tensor
 
@@ -17,11 +16,12 @@ from torchtap.core.source_files import is_of_library, shown_file
 from torchtap.failures.failure import Failure
 from torchtap.failures.followed_values import steps_of
 from torchtap.failures.misplaced_members import is_of_shapes
+from torchtap.failures.operands import Operand
 from torchtap.failures.parsed_source import grouped, written
 from torchtap.failures.scopes import Expression
 from torchtap.failures.value_chains import chain_of
 
-_NUMBER = re.compile(r"(?<![\w.])\d+(?![\w.])")
+_NUMBER = re.compile(r"(?<![\w.])(?<!dimension )(?<!number )\d+(?![\w.])")
 
 
 def counted_elsewhere(failure: Failure) -> str:
@@ -32,7 +32,8 @@ def counted_elsewhere(failure: Failure) -> str:
     if not is_of_shapes(failure):
         return ""
     sizes = {int(one) for one in _NUMBER.findall(failure.text)} - {0, 1}
-    plain = (one for one in failure.tensors if not one.value.is_nested)  # Those have one shape.
+    given = (one for one in (*failure.tensors, *_given_by_user(failure)))
+    plain = (one for one in given if not one.value.is_nested)  # Those have one shape.
     for operand in plain:
         wanted = sizes - set(operand.value.shape)
         for call in _calls_that_made(failure, operand):
@@ -42,11 +43,25 @@ def counted_elsewhere(failure: Failure) -> str:
     return ""
 
 
-def _calls_that_made(failure: Failure, operand: Any) -> Iterator[Expression]:
+def _given_by_user(failure: Failure) -> Iterator[Operand]:
+    """Yield the tensors that the program's own call gives, whatever PyTorch's line is about."""
+    frame = failure.user
+    node = None if frame is None else frame.expression
+    if frame is None or not isinstance(node, ast.Call):
+        return
+    for one in (*node.args, *(keyword.value for keyword in node.keywords)):
+        value = frame.value_of(one)
+        if isinstance(value, Tensor):
+            yield Operand(written(one, frame.file), value, frame.depth)
+
+
+def _calls_that_made(failure: Failure, operand: Operand) -> Iterator[Expression]:
     for step in chain_of(failure, operand):
-        is_own = isinstance(step.node, ast.Call) and not step.path
-        if is_own and not is_of_library(step.scope.file):
-            yield step
+        node: ast.expr = step.node
+        while isinstance(node, ast.Call) and not step.path and not is_of_library(step.scope.file):
+            yield step.part(node)
+            # Of torch.ones(n, n).triu(), what was called first.
+            node = node.func.value if isinstance(node.func, ast.Attribute) else node.func
 
 
 def _way(call: Expression, made: Tensor, wanted: set[int]) -> str:
@@ -61,7 +76,7 @@ def _way(call: Expression, made: Tensor, wanted: set[int]) -> str:
             continue
         own, size = dim % held.dim(), held.shape[dim]
         others = [at for at, other in enumerate(held.shape) if at != own and other in wanted]
-        if size in made.shape and len(others) == 1:
+        if 1 < size in made.shape and len(others) == 1:
             name, other = base.text, others[0]
             file, at = call.scope.file, call.line
             old, new = written(node, file), f"{grouped(name)}.size({other})"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import inspect
 import itertools
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +21,7 @@ from torch import Tensor
 from torchtap.core.torch_private import num_dispatch_modes
 from torchtap.failures.derived_shapes import on_meta
 from torchtap.failures.failure import Failure
-from torchtap.failures.traceback_frame import TracebackFrame
+from torchtap.failures.traceback_frame import MISSING, TracebackFrame
 
 _HOLDERS = (torch, torch.linalg, torch.fft, torch.special, torch.nn.functional)
 _TURNED = frozenset({"matmul", "mm", "bmm", "mv", "addmm", "baddbmm", "einsum", "tensordot"})
@@ -31,6 +32,13 @@ the rows of losses say which is which, by the values."""
 _DRAWN = ("rand", "dropout", "normal", "multinomial", "bernoulli", "poisson", "gumbel", "rrelu")
 """Parts of the names of functions that draw random numbers."""
 _MOST_ARGUMENTS = 5
+_PLAIN: dict[str, tuple[type, ...]] = {
+    "int": (int,),
+    "float": (int, float),
+    "bool": (bool,),
+    "str": (str,),
+}
+"""Kinds of arguments -> the types that are of them."""
 
 
 def exchanged_operands(failure: Failure) -> str:
@@ -41,6 +49,9 @@ def exchanged_operands(failure: Failure) -> str:
         return ""
     if not 2 <= len(node.args) <= _MOST_ARGUMENTS or not _is_plain(node):
         return ""
+    by_kind = _by_kind(node, frame)
+    if by_kind:
+        return by_kind
     try:
         called, given, named = _on_meta(node, frame)
     except Exception:  # noqa: BLE001 - no function of PyTorch, or a value that is not known
@@ -53,6 +64,48 @@ def exchanged_operands(failure: Failure) -> str:
         if _is_taken(called, [given[at] for at in order], named):
             return _way(node, order, (one, other))
     return ""
+
+
+def _by_kind(node: ast.Call, frame: TracebackFrame) -> str:
+    """Return the way out where two arguments are each of the kind that the other one is to be.
+
+    ``nn.BatchNorm2d(0.8, 128)``: PyTorch writes the kinds of its own layers and methods.
+    """
+    kinds = _kinds_taken(node.func, frame)
+    values = [frame.value_of(one) for one in node.args]
+    for one, other in itertools.combinations(range(min(len(kinds), len(values))), 2):
+        is_known = values[one] is not MISSING and values[other] is not MISSING
+        is_wrong = is_known and not _is_of(values[one], kinds[one])
+        turned = _is_of(values[one], kinds[other]) and _is_of(values[other], kinds[one])
+        if is_wrong and turned:
+            order = list(range(len(values)))
+            order[one], order[other] = other, one
+            return _way(node, order, (one, other))
+    return ""
+
+
+def _kinds_taken(func: ast.expr, frame: TracebackFrame) -> list[str]:
+    """Return the kinds of a callable's arguments, as PyTorch writes them; none of any other's."""
+    called = frame.value_of(func)
+    if called is MISSING and isinstance(func, ast.Attribute):
+        owner = frame.value_of(func.value)
+        called = inspect.getattr_static(type(owner), func.attr, MISSING)
+    if not str(getattr(called, "__module__", "")).startswith("torch."):
+        return []
+    try:
+        taken = list(inspect.signature(called).parameters.values())
+    except (TypeError, ValueError):  # Of a function that is written in C.
+        return []
+    taken = taken[taken[:1] != [] and taken[0].name == "self" :]
+    written = [one.annotation for one in taken]
+    return [one if isinstance(one, str) else getattr(one, "__name__", str(one)) for one in written]
+
+
+def _is_of(value: Any, kind: str) -> bool:
+    """Return whether a value is of a kind; a kind that is not plain takes any but a text."""
+    if kind in _PLAIN:
+        return type(value) in _PLAIN[kind]
+    return (value is None or isinstance(value, Tensor)) and "Tensor" in kind
 
 
 def _is_plain(node: ast.Call) -> bool:

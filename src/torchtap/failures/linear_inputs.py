@@ -59,9 +59,7 @@ def _ways(
     if not isinstance(value, Tensor) or not value.dim():
         yield f"Give it {wanted} features in the last dimension."
         return
-    name, shape = failure.name_of(operand), list(value.shape)
-    given = shape[-1]
-    made = f"{failure.names.variable(module)} = nn.Linear"
+    name, given = failure.name_of(operand), value.shape[-1]
     meant = unread_value(failure, lambda one: one.dim() > 0 and one.shape[-1] == wanted)
     if meant:
         yield meant
@@ -73,15 +71,36 @@ def _ways(
             "made."
         )
         return
-    if len(shape) == 1 and wanted == 1:
-        yield f"If {name} holds {given} samples of one number each: {grouped(name)}.unsqueeze(-1)."
-    pool = uncalled_layer(failure, _POOLS) if before is not None and len(before) > 2 else ""
-    if pool:
-        yield f"{pool} is called nowhere in forward: if it is to shrink the input, call it first."
     if before is not None:
-        yield from _kept_batch(shape, before, module, made)
+        yield from _kept_batch_or_pool(failure, module, value, before)
         if math.prod(before[1:]) == wanted:
             return
+    yield from _arranged_otherwise(failure, module, operand, before)
+    yield from _of_another_width(failure, module, operand, before)
+
+
+def _kept_batch_or_pool(
+    failure: Failure, module: nn.Linear, value: Tensor, before: Sequence[int]
+) -> Iterator[str]:
+    """Yield the ways out where the input is a reshape: a pool that was left out, another view."""
+    pool = uncalled_layer(failure, _POOLS) if len(before) > 2 else ""
+    if pool:
+        yield f"{pool} is called nowhere in forward: if it is to shrink the input, call it first."
+    yield from _kept_batch(list(value.shape), before, module, _made(failure, module))
+
+
+def _made(failure: Failure, module: nn.Linear) -> str:
+    return f"{failure.names.variable(module)} = nn.Linear"
+
+
+def _arranged_otherwise(
+    failure: Failure, module: nn.Linear, operand: Operand, before: Sequence[int] | None
+) -> Iterator[str]:
+    """Yield the ways out where the features are there, in another dimension or in other parts."""
+    value, wanted, name = operand.value, module.in_features, failure.name_of(operand)
+    shape, given = list(value.shape), value.shape[-1]
+    if len(shape) == 1 and wanted == 1:
+        yield f"If {name} holds {given} samples of one number each: {grouped(name)}.unsqueeze(-1)."
     if len(before or shape) == 3 or (before is None and not _maker(failure, operand)):
         yield from _single(failure, operand, before or shape, wanted)
     turned = list(of_a_view_turned(failure, operand, wanted))
@@ -90,14 +109,20 @@ def _ways(
     yield from without_the_call(failure, operand, wanted)
     yield from _joined_parts(name, value, wanted)
     if len(shape) == 4 and has_channels_first(failure.origin(operand).module):
-        flat = math.prod(shape[1:])
         yield (
             "Flatten each picture, if it is to give one row: x.flatten(1), and "
-            f"{made}({flat}, {module.out_features})."
+            f"{_made(failure, module)}({math.prod(shape[1:])}, {module.out_features})."
         )
     yield from of_exchanged_sizes(failure, given, wanted)
-    wider = f"{made}({given}, {module.out_features})"
-    maker = _maker(failure, operand)
+
+
+def _of_another_width(
+    failure: Failure, module: nn.Linear, operand: Operand, before: Sequence[int] | None
+) -> Iterator[str]:
+    """Yield the ways out where one of two widths is not the one that is meant."""
+    value, wanted, name = operand.value, module.in_features, failure.name_of(operand)
+    given, maker = value.shape[-1], _maker(failure, operand)
+    wider = f"{_made(failure, module)}({given}, {module.out_features})"
     is_of_network = maker or value.grad_fn is not None or failure.origin(operand).module is not None
     if not is_of_network:
         yield from _of_data(name, value, wanted)
@@ -117,7 +142,7 @@ def _ways(
     pictures = list(other_pictures(before, wanted)) if before is not None else []
     yield f"If a width of {given} is right, make the layer take it: {wider}."
     yield from pictures
-    if maker and len(shape) == 2:
+    if maker and value.dim() == 2:
         yield f"If the layer's width of {wanted} is right, make {maker} return {wanted} features."
     elif not pictures:
         yield (

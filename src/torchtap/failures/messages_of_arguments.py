@@ -204,6 +204,13 @@ TENSORS: dict[str, str] = {
     "sparse gradients": r"(?P<kind>\w+) does not support sparse gradients",
     "dense gradients": r"(?P<kind>\w+) does not support dense gradients",
     "shape of a nested tensor": r"Internal error: NestedTensorImpl doesn't support sizes",
+    "size of another kind": r"(?P<op>\w+)\(\): argument '\w+' failed to unpack the object at pos "
+    r"(?P<at>\d+) with error \"type must be tuple of ints,but got (?P<given>\w+)\"",
+    "size in a tuple": r"(?P<op>\w+)\(\): argument 'size' (\(position \d+\) )?must be tuple of "
+    r"ints, but found element of type (?P<given>builtin_function_or_method|method|NoneType) at "
+    r"pos (?P<at>\d+)",
+    "argument of another kind": r"(?P<op>\w+)\(\): argument '(?P<name>\w+)' (\(position "
+    r"(?P<at>\d+)\) )?must be (?P<wanted>int|bool), not (?P<given>\w+)",
     "not deterministic": r"(?P<op>\S+) does not have a deterministic implementation, but you set",
 }
 """Messages of operations, and of functions that make tensors."""

@@ -211,9 +211,10 @@ class OwnEntries(ref[Table]):
     def _others(self) -> Table:
         table = self.table()
         assert table is not None  # It is being asked.
-        others = OrderedDict((key, hook) for key, hook in table.items() if key not in self.keys)
-        attributes = vars(table).items()
-        vars(others).update((name, held) for name, held in attributes if name not in _OWN_NAMES)
+        with tables_lock:  # Another thread may close a watch meanwhile.
+            others = OrderedDict((key, hook) for key, hook in table.items() if key not in self.keys)
+            attributes = vars(table).items()
+            vars(others).update((name, held) for name, held in attributes if name not in _OWN_NAMES)
         return others
 
 

@@ -133,6 +133,14 @@ class TapFollower(CallFollower[OneCall]):
         self.running.stack.clear()
         self._steps.current += 1
 
+    def go_on(self) -> bool:
+        """Begin a step unless a call is running, and return whether it was begun."""
+        if self.running.stack:
+            return False
+        self.identifier.restart()
+        self._steps.current += 1
+        return True
+
     def rest(self) -> None:
         """Take the hooks out of their tables; code that is compiled meanwhile depends on that."""
         self.dynamo_setting.hold_in_time()

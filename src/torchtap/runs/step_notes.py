@@ -30,14 +30,16 @@ class StepNotes:
     ) -> None:
         """Keep what is known of a step; ids of a step that is noted twice are added."""
         steps = self._steps
-        # The steps of a training come in their order.
-        is_next = not steps or steps[-1] < step
-        place = len(steps) if is_next else bisect_left(steps, step)
-        if not is_next and steps[place] == step:
-            self._ends[place] = time
+        if not steps or steps[-1] < step:  # The steps of a training come in their order.
+            steps.append(step)
+            self._ends.append(time)
         else:
-            self._steps.insert(place, step)
-            self._ends.insert(place, time)
+            place = bisect_left(steps, step)
+            if steps[place] == step:
+                self._ends[place] = time
+            else:
+                steps.insert(place, step)
+                self._ends.insert(place, time)
         if ids or labels:
             self.tell(step, ids, labels)
 

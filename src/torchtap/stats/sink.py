@@ -129,7 +129,7 @@ class Stats:
         self._quick: list[QuickMeter] = []
         self._meters: dict[int, Meter] = {}
         # Where there are further statistics, the first tensor of a site takes more.
-        self._tables = DeviceTables(histogram=histogram)
+        self._tables = DeviceTables(histogram=histogram, keep=keep)
         if not self._statistics and hasattr(self._clock, "begin"):
             self._clock.begin = weakly(self._begin)
             native.let_begin(self._clock, self._tables.native, self._sample)
@@ -235,12 +235,14 @@ class Stats:
         """End a step: copy its numbers, and read those of steps before."""
         if self._evaluation is not None:
             self._evaluation.close_step(step)
-        with self._clock.lock:
-            self._take_tables()
+        clock = self._clock
+        with clock.lock:
+            if clock.has_measured:
+                self._take_tables()
             self._closed = step
             if self._statistics:
                 self._close_states()
-            self._clock.step = step + 1
+            clock.step = step + 1
             if self._tables.are_due:
                 _add_steps(self.series, self._tables.read_all_but_last())
 
@@ -440,21 +442,25 @@ class Stats:
     # ------------------------------------------------------------------ the end of a step
 
     def _take_tables(self) -> None:
-        if not self._clock.has_measured:
+        clock, tables = self._clock, self._tables
+        if not clock.has_measured:
             return
         if self._statistics:
             for meter in self._meters.values():
-                meter.take_slices(self.series.recent, self._clock.step)
-        taken = self._tables.take(self._clock.step)
-
-        def start_again() -> None:
-            self._clock.has_measured = self._is_read = False
-            self._tables.start_again(taken)
-
+                meter.take_slices(self.series.recent, clock.step)
+        # A KeyboardInterrupt may come between any two lines, and loses none.
+        self._is_read = False
+        if tables.lone is not None:
+            tables.close_lone(clock.step, tables.lone)
+            clock.has_measured = False
+            return
+        taken = tables.take(clock.step)
         try:
-            start_again()
-        except BaseException:  # A KeyboardInterrupt may come between any two lines, and loses none.
-            start_again()
+            clock.has_measured = False
+            tables.start_again(taken)
+        except BaseException:
+            clock.has_measured = False
+            tables.start_again(taken)
             raise
 
     def _close_states(self) -> None:

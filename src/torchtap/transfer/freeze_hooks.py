@@ -78,8 +78,8 @@ class FreezeHooks:
     def _hold(self, param: Tensor) -> None:
         if self._gradients == "none":
             self._required[id(param)] = param, param.requires_grad
+            _copy_as_free(param)  # First: a thread that copies the model meanwhile needs it.
             param.requires_grad_(False)
-            _copy_as_free(param)
         elif self._gradients == "zero" and param.requires_grad:
             # The hook is called before the gradient is accumulated, so .grad gets zeros.
             handle = param.register_hook(torch.zeros_like)  # type: ignore[no-untyped-call]
@@ -269,10 +269,12 @@ class _Free:
     Its methods stand on the parameter as attributes, see :mod:`torchtap.hooks.module_hook`.
     """
 
-    __slots__ = ("_id",)
+    __slots__ = ("_id", "given_back")
 
     def __init__(self, param: nn.Parameter) -> None:
         self._id = id(param)  # A weak reference would keep Module.to from swapping the tensor.
+        # Set as this is taken off the parameter, for a thread that is about to copy it.
+        self.given_back: Tensor | None = None
 
     def deepcopy(self, memo: dict[int, Any]) -> Any:
         """Return a copy, for ``copy.deepcopy``."""
@@ -284,10 +286,14 @@ class _Free:
 
     def _twin(self) -> nn.Parameter:
         """Return a parameter of the same memory that requires grad as this one did."""
-        held = [freeze._required[self._id] for freeze in _freezes() if self._id in freeze._required]
-        param = held[0][0]
+        with _lock:
+            held = [one._required[self._id] for one in _freezes() if self._id in one._required]
+            if self.given_back is not None:
+                held = [(self.given_back, self.given_back.requires_grad)]
+            param = held[0][0]
+            own = {name: one for name, one in vars(param).items() if name not in _ASKED}
         twin = nn.Parameter(param.data, requires_grad=any(required for _, required in held))
-        vars(twin).update((name, held) for name, held in vars(param).items() if name not in _ASKED)
+        vars(twin).update(own)
         return twin
 
 
@@ -301,7 +307,9 @@ def _copy_as_free(param: Tensor) -> None:
 
 
 def _copy_as_it_is(param: Tensor) -> None:
-    if isinstance(getattr(vars(param).get("__reduce_ex__"), "__self__", None), _Free):
+    free = getattr(vars(param).get("__reduce_ex__"), "__self__", None)
+    if isinstance(free, _Free):
+        free.given_back = param
         for name in _ASKED:
             del vars(param)[name]
 

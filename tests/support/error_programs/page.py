@@ -97,9 +97,10 @@ _HEAD = """# Errors in plain words
 | in a notebook | `%load_ext torchtap` |
 | around a script | `torchtap run --explain train.py` |
 
-`with tt.explain_errors():` adds a note to what PyTorch raises inside: what happened, at which
-module and line, with which tensors and what made them, and the ways out, best first. The exception
-keeps its type and its message, nothing is caught, and nothing runs until something is raised.
+`with tt.explain_errors():` adds a note to each exception of PyTorch in the block. The note names
+the cause, the module, the line, the tensors and the operations that made them, and the ways out,
+best first. The exception keeps its type and its message. torchtap catches nothing, and nothing of
+it runs until PyTorch raises.
 
 ```python
 import torch
@@ -116,39 +117,41 @@ except RuntimeError as error:
 # torchtap: 2 (Linear) takes 8 features in the last dimension of its input, which has 3.
 ```
 
-- Put it around a training loop, a trainer's `fit`, or a cell of a notebook, also on each rank and
-  in each thread. Of blocks inside each other, one adds a note. `with ... as notes` hands out the
-  notes as a list, `@tt.explain_errors()` decorates a function or coroutine function.
-- Without a block: `tt.explain_errors(everywhere=True)` explains whatever nothing catches, until its
-  `close()`; `%load_ext torchtap` does so in a notebook, `pytest --torchtap-explain` in tests, and
-  `torchtap run --explain train.py` for a script and its threads, of which it then watches nothing.
-- `tt.explain_errors(model)` names the modules of that model. Without it, those of all models that
-  the frames of the traceback hold; with several, the variable stands before the path.
-- Exceptions that are not PyTorch's stay as they are. An error of PyTorch that is not in the list
-  below gets the module, the call, the line and the operands, and nothing else.
-- Errors that led to another one (`raise ... from`), or came while another one was handled, get
-  notes of their own.
-- It costs under a microsecond per block, and some milliseconds where something is raised.
+- Put the block around a training loop, a trainer's `fit`, or a cell of a notebook, on each rank and
+  in each thread. If blocks are nested, only one adds a note. `with ... as notes` returns the notes
+  as a list, and `@tt.explain_errors()` decorates a function or coroutine function.
+- `tt.explain_errors(everywhere=True)` needs no block: it explains each exception that nothing
+  catches, until its `close()`. `%load_ext torchtap` does so in a notebook,
+  `pytest --torchtap-explain` in tests, and `torchtap run --explain train.py` in a script and its
+  threads; that command then watches nothing.
+- `tt.explain_errors(model)` names the modules of that model. Without an argument, a note names the
+  modules of all models in the frames of the traceback; if there are several, the name of the
+  variable comes before the path.
+- Exceptions of other libraries stay as they are. An error of PyTorch that is not in the list below
+  gets the module, the call, the line and the operands, and nothing else.
+- An error that led to another one (`raise ... from`), or came while another one was handled, gets a
+  note of its own.
+- A block costs less than a microsecond, and a note some milliseconds.
 
-What it knows comes from the frames of the traceback, the source, and the autograd graph. So these
-are its limits:
+A note is made from the frames of the traceback, the source, and the autograd graph. Its limits
+follow from these:
 
-- Of a write in place, autograd keeps that there was one, and not where. The line comes from the
-  source: of functions that still run, the variable that stands in the same memory decides; of a
-  forward that has ended, all writes of the right kind are listed (`perhaps by`, `one of`).
-  `tt.explain_errors(record=True)` notes each write as it is made, so the line is certain. Each
-  operation then takes some microseconds more, and the fused encoder kernel is not used. What
-  `torch.compile` compiles stays compiled, and is told by the name of its function; writes that were
-  not seen, as those of other threads, are counted.
-- A line that assigned an operand is found by the order of the lines; where branches leave a choice,
-  all are named.
-- What a compiled function raises has no frames of modules: its line is told.
-- It reads local variables of the frames. The copies that CPython makes of them are dropped again,
-  unless the function asks for its `locals()`.
+- autograd records that a tensor was written in place, but not the line. torchtap finds the line in
+  the source. In a function that still runs, the variable with the same memory decides. For a
+  forward that has returned, the note lists all writes of the right kind (`perhaps by`, `one of`).
+  `tt.explain_errors(record=True)` records each write as it happens, so the line is certain. Each
+  operation then takes some microseconds more, and the fused encoder kernel is not used. Compiled
+  code stays compiled, and the note gives the name of its function. Writes that torchtap did not
+  see, such as those of other threads, are counted.
+- torchtap finds the line that assigned an operand by the order of the lines. If branches leave a
+  choice, the note names all.
+- A compiled function has no frames of modules, so the note names its line only.
+- torchtap reads the local variables of the frames. It drops the copies that CPython makes of them,
+  unless the function calls `locals()`.
 
-In the programs, `import copy, torch`, `import torch.nn.functional as F` and
-`from torch import nn` stand before, in {lines} lines of `train.py`. There are {count} of them, and
-each is run by the tests, with its way out too.
+Each program begins with `import copy, torch`, `import torch.nn.functional as F` and
+`from torch import nn`, in {lines} lines of `train.py` that are not shown. There are
+{count} programs, and the tests run each with its way out.
 
 ## PyTorch's messages
 

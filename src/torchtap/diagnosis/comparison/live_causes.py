@@ -44,7 +44,7 @@ class LiveCauses:
             )
         feeder = self.feeder(one.pair, self.homes)
         shown = None if feeder is None else experiment(feeder, one.row.tolerance)
-        head = f"{name} is given the same and returns something else"
+        head = f"{name} gets the same input and returns another output"
         if shown is not None and shown.cause:
             return shown.cause, f"{head} (by {one.row.added:.2g}): {shown.text}."
         if one.pair.one.is_leaf:

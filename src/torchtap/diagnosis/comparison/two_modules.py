@@ -34,7 +34,7 @@ def compare_modules(
     """Run both on the same inputs from the same random state, and compare call by call."""
     sides = live_side(a, args, kwargs), live_side(b, args, kwargs)
     renaming = renaming.fitted(list(sides[0].modules), list(sides[1].modules))
-    outputs = sides[0].outputs(), sides[1].outputs()
+    outputs = _outputs_of(sides[0], NAMES[0]), _outputs_of(sides[1], NAMES[1])
     wanted = _wanted(*outputs)
     one = sides[0].see(wanted[0])
     noise = _noise(sides[0], one, wanted[0])  # Before the candidate's values are held as well.
@@ -48,6 +48,14 @@ def compare_modules(
     notes = [_summary(step), *_outputs(*outputs), *_tied(live, step), *_notes(sides, seen, noise)]
     notes += [*_compiled(sides, outputs), *noted(step)]
     return result_of(step, notes, NAMES)
+
+
+def _outputs_of(side: LiveSide, name: str) -> dict[str, Tensor]:
+    try:
+        return side.outputs()
+    except BaseException as error:
+        error.add_note(f"torchtap: raised by {name}, {type(side.model).__name__}, on the batch.")
+        raise
 
 
 def _wanted(

@@ -158,32 +158,35 @@ def _sentences(origin: Origin) -> list[str]:
 def _made(origin: Origin) -> str:
     kind = "NaN" if cmath.isnan(origin.value) else "Inf"
     rank = "" if origin.rank is None else f" on rank {origin.rank}"
-    where = _place(origin)
     if origin.phase == INPUT:
-        return f"An input of {where} was not finite: {kind}{rank}."
+        return f"An input{_place(origin, ' of')} was not finite: {kind}{rank}."
     if origin.phase == PARAMETER and not origin.operation:
-        return f"A parameter or buffer of {where} was not finite when the step began: {kind}{rank}."
+        owner = _place(origin, " of")
+        return f"A parameter or buffer{owner} was not finite when the step began: {kind}{rank}."
+    where = _place(origin, " in") or " outside the model"
     if not origin.operation:
-        return f"A value of the {origin.phase}, {where}, is {kind}{rank}."
-    return f"In the {origin.phase}, {origin.operation} in {where} made the first {kind}{rank}."
+        return f"A value of the {origin.phase}{where} is {kind}{rank}."
+    return f"In the {origin.phase}, {origin.operation}{where} made the first {kind}{rank}."
 
 
-def _place(origin: Origin) -> str:
+def _place(origin: Origin, before: str) -> str:
+    """Return the module with a word before it; empty text if it was made in none."""
     if origin.module is None:
-        return "no module of the model"
+        return ""
     module = "the model" if origin.module == "." else origin.module
-    return f"{module}, call {origin.call}" if origin.call else module
+    return f"{before} {module}, call {origin.call}" if origin.call else f"{before} {module}"
 
 
 def _at_line(origin: Origin) -> str:
     if not origin.file:
         return ""
     code = f": `{origin.code}`" if origin.code else ""
-    return f"It stands at {shown_file(origin.file)}:{origin.line}{code}."
+    return f"The code is at {shown_file(origin.file)}:{origin.line}{code}."
 
 
 def _element(origin: Origin) -> str:
-    made = f", made of {origin.inputs}" if origin.inputs else ""
+    relation = "computed from" if origin.operation else "in"
+    made = f", {relation} {origin.inputs}" if origin.inputs else ""
     at = f"Element {list(origin.index)}" if origin.index else "The value"
     if not origin.inputs and not origin.index:
         return ""
@@ -197,7 +200,7 @@ def _way(origin: Origin) -> str:
     if len(path) > _MOST_STEPS:
         left_out = f"{len(path) - _MOST_STEPS + 1} more"
         path = [*path[: _MOST_STEPS // 2], left_out, *path[1 - _MOST_STEPS // 2 :]]
-    return f"It went on through {', '.join(path[1:])}."
+    return f"It then passed through {', '.join(path[1:])}."
 
 
 def _samples(origin: Origin) -> str:

@@ -111,6 +111,12 @@ def _ways(
         is_wanted = taker is not None and not is_embedding and kind in "fiub"
         end = ".float()" if (kind == "f" and not is_embedding) or is_wanted else ""
         moved = ".movedim(-1, -3)" if _has_channels_last(value, taker) else ""
+        if type(taker).__module__ == "torch.nn.modules.loss" and name == "input":
+            return (
+                f"The loss takes the output of a model here, whose graph no array has: if {text} "
+                "is that, give it before it became an array; if another variable is, give that.",
+                f"If only the value of the loss is meant: torch.from_numpy({text}).",
+            )
         return (f"Convert it: torch.from_numpy({text}){moved}{end}.",)
     if given == "str" and not is_embedding:
         return (
@@ -266,6 +272,7 @@ def _form(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         "tensor": grouped(tensors[0]) if tensors else "",
         "number": numbers[0] if numbers else "",
         **_slip(failure),
+        **_whole(failure),
         "is_module": bool(modules),
         "layer": failure.name_of(modules[0]) if modules else "",
     }
@@ -326,6 +333,12 @@ _NO_FORM = SituationRow(
         "{none} is None: check what gave it, such as an option that is off, or a function "
         "without return.",
     ),
+    (
+        "sizes",
+        "{sizes} holds all sizes: if one of them is meant, say which, {sizes}[0]; if all, put a "
+        "star before it, *{sizes}.",
+    ),
+    ("uncalled", "{uncalled} is a method and was not called: {uncalled}(...)."),
     "Give the arguments of one of the forms that PyTorch lists above.",
     facts=_form,
 )
@@ -401,7 +414,63 @@ def _listed(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     }
 
 
+def _size(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    """Say which of several sizes is no number, and whether it is a method or None."""
+    frame = failure.user
+    node = None if frame is None else frame.expression
+    args = node.args if isinstance(node, ast.Call) else []
+    args = args[0].elts if len(args) == 1 and isinstance(args[0], ast.Tuple | ast.List) else args
+    at = int(found["at"]) - (args is getattr(node, "args", None))
+    text = written(args[at], frame.file) if frame is not None and at < len(args) else ""
+    text = text or f"size {at + 1}"
+    is_method = found["given"] in _FUNCTIONS
+    return {
+        "text": text,
+        "is_method": is_method,
+        "is_none": found["given"] == "NoneType",
+        "is_other": not is_method and found["given"] != "NoneType",
+    }
+
+
+def _whole(failure: Failure) -> dict[str, str]:
+    """Words of sizes that stand among others, ``x.view(x.shape, -1)``, and of methods there."""
+    words, frame = {"sizes": "", "uncalled": ""}, failure.user
+    node = None if frame is None else frame.expression
+    if frame is None or not isinstance(node, ast.Call):
+        return words
+    for one in node.args:
+        value, text = frame.value_of(one), written(one, frame.file)
+        is_member = isinstance(one, ast.Attribute)
+        owner = frame.value_of(one.value) if isinstance(one, ast.Attribute) else None
+        if isinstance(value, torch.Size) or (is_member and text.endswith(".shape")):
+            return {**words, "sizes": text}
+        is_method = isinstance(owner, Tensor) and inspect.isroutine(
+            getattr(Tensor, text.rpartition(".")[2], None)
+        )
+        if is_method or type(value).__name__ in _FUNCTIONS:
+            return {**words, "uncalled": text}
+    return words
+
+
 SITUATIONS: dict[str, Situation] = {
+    "size of another kind": SituationRow(
+        "{op} takes whole numbers as sizes, and {text} is of type {given}.",
+        ("is_method", "It is a method and was not called: {text}(...)."),
+        ("is_none", "Give it a number where it comes from: an option without a default is None."),
+        ("is_other", "Give a whole number in its place."),
+        facts=_size,
+    ),
+    "size in a tuple": SituationRow(
+        "{op} takes whole numbers as sizes, and element {at} of them, {text}, is of type {given}.",
+        ("is_method", "It is a method and was not called: {text}(...)."),
+        ("is_none", "Give it a number where it comes from: an option without a default is None."),
+        ("is_other", "Give a whole number in its place: // for /, int(...) of another number."),
+        facts=_size,
+    ),
+    "argument of another kind": SituationRow(
+        "{op} takes {wanted} as {name!r}, and got {given}.",
+        "Give {wanted} there, and check the order of the arguments.",
+    ),
     "argument that is no tensor": _argument,
     "tensors to join": SituationRow(
         "torch.{op} takes a list or tuple of tensors, and got {given}.",

@@ -42,6 +42,7 @@ from torchtap.failures.traceback_frame import MISSING
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 _LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, *_NORMS)
 """Layers whose parameters are no tables of positions."""
+_DISTANCES = {"mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"}
 
 
 def _broadcast(failure: Failure, found: re.Match[str]) -> Explanation:
@@ -231,7 +232,7 @@ def _numbers_of_classes(
                 yield f"If {scores} holds scores, take the class of the greatest: {greatest}."
                 return
             is_class = f"If {name} holds the number of a class for each row of {scores}"
-            if isinstance(failure.module, nn.MSELoss | nn.L1Loss | nn.SmoothL1Loss | nn.HuberLoss):
+            if _is_of_a_distance(failure):
                 yield (
                     f"{is_class}, the loss of classes takes both as they are: F.cross_entropy("
                     f"{scores}, {name}), of scores without a softmax before."
@@ -240,6 +241,13 @@ def _numbers_of_classes(
                 f"{is_class}, and each class is to have a place of its own: "
                 f"F.one_hot({name}, {classes}).float()."
             )
+
+
+def _is_of_a_distance(failure: Failure) -> bool:
+    """Return whether a loss failed that takes numbers, and no classes: MSE and its like."""
+    names = {one.code.co_name for one in failure.frames if one.is_torch}
+    kinds = nn.MSELoss | nn.L1Loss | nn.SmoothL1Loss | nn.HuberLoss
+    return isinstance(failure.module, kinds) or bool(names & _DISTANCES)
 
 
 def _classes_of_places(failure: Failure, one: Operand, other: Operand) -> Iterator[str]:
@@ -536,7 +544,8 @@ def _fitting(failure: Failure, a: str, b: str, one: Tensor, other: Tensor) -> It
         yield from exchanged(a, one.shape, [*other.shape[:-2], one.shape[-2], other.shape[-2]])
         return
     ways = [*turned_channels(a, one.shape, b, other.shape)]
-    ways = ways or [*exchanged(b, other.shape, one.shape), *_of_a_block(a, b, one, other)]
+    blocks = [] if _is_of_a_loss(failure) else [*_of_a_block(a, b, one, other)]
+    ways = ways or [*exchanged(b, other.shape, one.shape), *blocks]
     if not ways and one.numel() == other.numel():
         reshaped = f"{grouped(b)}.reshape({grouped(a)}.shape)"
         ways = [f"Bring them to one shape, if the order is the same: {reshaped}."]

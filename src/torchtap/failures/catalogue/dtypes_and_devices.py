@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -195,6 +195,7 @@ def _weighted(failure: Failure, name: str, value: Tensor, weight: Tensor) -> Exp
         ways.append(f"Convert the model: model.to(torch.{mine}).")
     if reach:
         ways.insert(0, reach)
+    ways = [*_odd_states(failure, mine, theirs), *ways]
     if {"float16", "bfloat16"} & {mine, theirs}:
         ways.append(
             "Run the forward under torch.autocast, which converts what each operation needs."
@@ -204,6 +205,27 @@ def _weighted(failure: Failure, name: str, value: Tensor, weight: Tensor) -> Exp
         tuple(ways),
         failure.details(),
     )
+
+
+def _odd_states(failure: Failure, mine: str, theirs: str) -> Iterator[str]:
+    """Yield the way out where a few parameters of the model hold the dtype of the input alone.
+
+    What a module computes with such a one has its dtype, and the layer behind it refuses that.
+    """
+    by_dtype: dict[str, list[str]] = {}
+    for _, module in failure.names.modules():
+        for name, one in (*module._parameters.items(), *module._buffers.items()):
+            if one is not None and one.is_floating_point():
+                text = f"{failure.names.variable(module)}.{name}"
+                by_dtype.setdefault(dtype_text(one), []).append(text)
+    odd, others = by_dtype.get(mine, []), by_dtype.get(theirs, [])
+    if odd and mine not in _WHOLE and 3 * len(odd) < len(others):
+        said = f"{', '.join(odd[:2])}{' and more' if len(odd) > 2 else ''}"
+        yield (
+            f"{said} hold{'s' if len(odd) == 1 else ''} {mine}, the others {theirs}: what is "
+            f"computed with it becomes {mine}. Make it {theirs} where it is made: "
+            f"dtype=torch.{theirs}."
+        )
 
 
 def _index(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:

@@ -389,8 +389,9 @@ SITUATIONS: dict[str, Situation] = {
         ),
         (
             "rows",
-            "The loss takes one row of scores for each class: take one of the {rows}, such as "
-            "{source_it}[:, 0], or their mean, {source_it}.mean(1).",
+            "If each sample is to have one row of scores, take one of the {rows}: the last, "
+            "{source_it}[:, -1], as behind a recurrent layer, the first, {source_it}[:, 0], or "
+            "their mean, {source_it}.mean(1).",
         ),
         (
             "is_flat",

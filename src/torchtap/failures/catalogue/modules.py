@@ -8,6 +8,7 @@ import inspect
 import itertools
 import os
 import re
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -89,6 +90,9 @@ def _attribute(failure: Failure, found: re.Match[str]) -> Explanation:
         return made
     if isinstance(owner, nn.Module) and hasattr(Tensor, name) and not _is_read_of_self(failure):
         return _of_tensors(failure, owner, name, where)
+    arrays = getattr(sys.modules.get("numpy"), "ndarray", None)
+    if found["kind"] == "Tensor" and hasattr(arrays, name):
+        return _of_arrays(failure, name)
     close = _close_names(owner, name)
     is_known = bool(ways) and ways[0].startswith(("If the model was saved whole", "__init__ "))
     if close and name != "module" and not is_known:
@@ -98,6 +102,19 @@ def _attribute(failure: Failure, found: re.Match[str]) -> Explanation:
         tuple(ways) or ("Check the name in PyTorch's documentation.",),
         (),
         where,
+    )
+
+
+def _of_arrays(failure: Failure, name: str) -> Explanation:
+    """The explanation of a method of numpy's arrays that was read of a tensor."""
+    own = {"astype": "x.to(dtype)", "copy": "x.clone()", "ptp": "x.max() - x.min()"}.get(name)
+    return Explanation(
+        f"A Tensor has no attribute {name!r}, which is one of numpy's arrays.",
+        (
+            *((f"For a tensor, {own} does the same.",) if own else ()),
+            f"If an array is meant, make one first: x.numpy().{name}, with .detach() before it of "
+            "what has a graph; also where another operand is an array.",
+        ),
     )
 
 
@@ -118,7 +135,8 @@ def _of_tensors(failure: Failure, owner: nn.Module, name: str, where: str) -> Ex
     text = (
         written(node.value) if isinstance(node, ast.Attribute) else failure.called(owner, "module")
     )
-    ways = [
+    ways = _ways_of_new_module(frame, node, name) if is_own else []
+    ways = ways or [
         *(
             ["backward is of a loss: loss.backward(), a tensor computed from the output."]
             if name == "backward"
@@ -132,6 +150,20 @@ def _of_tensors(failure: Failure, owner: nn.Module, name: str, where: str) -> Ex
         (),
         where,
     )
+
+
+def _ways_of_new_module(frame: TracebackFrame | None, node: ast.AST | None, name: str) -> list[str]:
+    """Return the ways out where a module is asked at the place where it is made, without inputs."""
+    base = node.value if isinstance(node, ast.Attribute) else None
+    if frame is None or not isinstance(base, ast.Call) or base.args or name == "backward":
+        return []
+    if not isinstance(frame.value_of(base.func), type):
+        return []
+    text = written(base, frame.file)
+    return [
+        f"If the module itself is meant, leave .{name} out: {text}.",
+        f"If a value of its output is meant, call it on its inputs first: {text}(...).{name}.",
+    ]
 
 
 _WAYS_OF_PROPERTY = (

@@ -18,7 +18,7 @@ from torchtap.failures.situation_row import Situation, SituationRow
 from torchtap.failures.traceback_frame import TracebackFrame
 from torchtap.failures.unreached_layers import caller_of, way_to_reach
 
-_BY_DIMS = {2: "BatchNorm1d", 3: "BatchNorm1d", 4: "BatchNorm2d", 5: "BatchNorm3d"}
+_BY_DIMS = {2: "1d", 3: "1d", 4: "2d", 5: "3d"}
 _SIZES = ("given", "wanted")
 
 
@@ -101,7 +101,9 @@ def _dimensions(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     value, given = failure.argument().value, int(found["given"])
     shape = list(value.shape) if isinstance(value, Tensor) else []
     channels = [getattr(failure.module, "num_features", None)]
-    fitting = _BY_DIMS.get(given) if shape[1:2] == channels else None
+    kind = re.sub(r"\dd$", "", type(failure.module).__name__)
+    is_known = hasattr(nn, f"{kind}1d") and shape[1:2] == channels
+    fitting = f"{kind}{_BY_DIMS[given]}" if is_known and given in _BY_DIMS else None
     is_single = shape[:1] == channels and f"{given + 1}D" in found["wanted"]
     squeezed = kept_dimension(failure, failure.argument(), given + 1) if is_single else ""
     return {

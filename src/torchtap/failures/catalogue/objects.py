@@ -167,7 +167,11 @@ def _missing(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     values = [f"{one}={one if one in held else '...'}" for one in names]
     call = f"{text}({', '.join([*given, *values])})"
     is_own = isinstance(called, type) and not called.__module__.startswith("torch.")
+    owner = node.func.value if isinstance(getattr(node, "func", None), ast.Attribute) else None  # type: ignore[union-attr]
+    is_class = names == ["self"] and owner is not None and isinstance(frame.value_of(owner), type)
     return {
+        "whole": written(owner, frame.file) if is_class and owner is not None else "",
+        "is_given": not is_class,
         "text": text,
         "lacking": " and ".join(names),
         "takes": takes,
@@ -517,7 +521,8 @@ SITUATIONS: dict[str, Situation] = {
     ),
     "arguments that are missing": SituationRow(
         "{text} was called without {lacking}.{takes}",
-        "Give it: {way}.",
+        ("whole", "{whole} is a class: make one of it where it is given, {whole} = ...(...)."),
+        ("is_given", "Give it: {way}."),
         ("own", "If it may be left out: give {lacking} a default in {own}."),
         facts=_missing,
     ),

@@ -16,8 +16,10 @@ from torch.utils.data import DataLoader, Dataset
 
 from torchtap.failures.assignments import assignments_of, looped_over
 from torchtap.failures.failure import Failure
+from torchtap.failures.followed_values import end_of
 from torchtap.failures.none_sources import NONE_ROWS, UNKNOWN, is_read_from_file, none_words
 from torchtap.failures.parsed_source import grouped, written
+from torchtap.failures.scopes import Expression, scope_of
 from torchtap.failures.situation_row import Situation, SituationRow, first_of
 from torchtap.failures.traceback_frame import MISSING, TracebackFrame
 
@@ -151,6 +153,7 @@ def _read(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     words = none_words(failure, frame, node) if kind == "NoneType" else {}
     module = _module_of(failure, frame, node)
     is_recurrent = isinstance(module, nn.RNNBase | nn.MultiheadAttention)
+    assigned = _assigned_method(failure, frame, node)
     return {
         "text": text,
         "asked": asked,
@@ -164,6 +167,10 @@ def _read(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         "is_not_yet": asked not in _ALREADY,
         "is_keys": kind == "_IncompatibleKeys",
         "arguments": "..." if text.rpartition(".")[2] in _WITH_ARGUMENTS else "",
+        "assigned": assigned,
+        "is_name": not assigned and isinstance(node, ast.Name),
+        "is_here": not assigned and not isinstance(node, ast.Name),
+        "is_registry": kind in ("list", "dict") and not layers and hasattr(nn.Module, asked),
         "is_function": kind in ("method", "function", "builtin_function_or_method"),
         "key": f"{grouped(text)}[{asked!r}]" if type(held) is dict and asked in held else "",
         "part": "" if loss else " or ".join(parts[:3]),
@@ -178,6 +185,15 @@ def _read(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
         "numbered": numbered_batch(frame, node),
         **words,
     }
+
+
+def _assigned_method(failure: Failure, frame: TracebackFrame, node: ast.expr | None) -> str:
+    """Return the way to call a method where a name was given it: ``keys = x.view``; else empty."""
+    scope = scope_of(frame, failure.frames)
+    end = end_of(Expression(node, scope, (), frame.line)) if isinstance(node, ast.Name) else None
+    if end is None or not isinstance(end.node, ast.Attribute):
+        return ""
+    return f"Call it in line {end.line}, where it is given: {end.text}(...)."
 
 
 def _module_of(failure: Failure, frame: TracebackFrame, node: ast.expr | None) -> nn.Module | None:
@@ -266,7 +282,9 @@ SITUATIONS: dict[str, Situation] = {
         ),
         SituationRow(
             "{text} is a {kind}, and was not called.",
-            "Call it: {text_it}({arguments}).{asked}.",
+            ("assigned", "{assigned}"),
+            ("is_name", "Call it where {text} is given it, and not the method itself."),
+            ("is_here", "Call it: {text_it}({arguments}).{asked}."),
             when="is_function",
         ),
         SituationRow(
@@ -291,6 +309,11 @@ SITUATIONS: dict[str, Situation] = {
                 "layers",
                 "Make a module of the list, which registers its layers: nn.ModuleList({layers}), "
                 "or nn.Sequential(*{layers}) to call them in a row.",
+            ),
+            (
+                "is_registry",
+                "If it is to hold modules, make one that registers them: nn.ModuleList() for a "
+                "list, nn.ModuleDict() for a dict.",
             ),
             ("numbered", "If a batch has two parts, give each a name: {numbered}."),
             ("pair", "It returns a pair, the output and a state: {pair}"),

@@ -35,12 +35,17 @@ def _optimized(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     nested = _nested(failure, given)
     is_state = inner is not None and written(inner).endswith("state_dict()")
     is_method = inspect.ismethod(_method_of(failure, given))
+    held = _method_of(failure, given)
+    is_class = isinstance(held, type) and not issubclass(held, nn.Module)
+    is_function = is_class or (inspect.isroutine(held) and not is_method)
     return {
         "name": name,
         "is_method": is_method,
+        "is_function": is_function,
         "parameters": f"{grouped(text)}.parameters()",
         "nested": nested,
-        "is_module": not any((nested, is_method, is_state, isinstance(value, dict | Tensor | str))),
+        "is_module": not any((nested, is_method, is_function, is_state))
+        and not isinstance(value, dict | Tensor | str),
         "is_dict": is_state or isinstance(value, dict),
         "is_other": isinstance(value, str),
         "is_tensor": isinstance(value, Tensor),
@@ -392,6 +397,7 @@ SITUATIONS: dict[str, Situation] = {
             "itertools.chain.",
         ),
         ("is_method", "Call the method, which was given itself: {name}()."),
+        ("is_function", "Call it, with what it is to go over: {name}(...)."),
         ("is_module", "Give it the parameters: {parameters}."),
         (
             "is_dict",

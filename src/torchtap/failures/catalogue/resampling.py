@@ -234,8 +234,13 @@ SITUATIONS: dict[str, Situation] = {
         ),
         (
             "is_map",
-            "Give it a batch and a channel and take them away again: F.interpolate({name_it}[None, "
-            "None], ...)[0, 0].",
+            "If it is one map, give it a batch and a channel and take them away again: "
+            "F.interpolate({name_it}[None, None], ...)[0, 0].",
+        ),
+        (
+            "is_map",
+            "If each row holds the features of a sample, give them their places first: "
+            "{name_it}.view({name_it}.size(0), channels, height, width).",
         ),
         about="input",
         facts=_plain,

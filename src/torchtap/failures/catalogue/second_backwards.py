@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
+from torch.optim import Optimizer
 
 from torchtap.core.source_files import shown_file
 from torchtap.failures.earlier_backwards import (
@@ -161,9 +162,21 @@ def _shared(failure: Failure, frame: TracebackFrame, root: Tensor) -> Mapping[st
         "is_for_others": first.since == BEFORE and is_of_others,
         "is_for_both": first.since in (BEFORE, ABOVE) and not between and not others,
         "is_fixed": first.since == ABOVE and is_of_others,
+        "is_alone": bool(between) and _trains_others(frame, root, leaves),
         "is_changed": first.since == BEFORE and bool(between),
         "added": _sum_of(failure, frame, earlier, root),
     }
+
+
+def _trains_others(frame: TracebackFrame, root: Tensor, leaves: Sequence[Tensor]) -> bool:
+    """Return whether a loss reaches what an optimizer trains that has none of some leaves."""
+    reached, shared = set(map(id, leaves_of([root]))), set(map(id, leaves))
+    for held in frame.names.values():
+        groups = held.param_groups if isinstance(held, Optimizer) else []
+        own = {id(one) for group in groups for one in group["params"]}
+        if own & reached and not own & shared:
+            return True
+    return False
 
 
 def _is_argument(frame: TracebackFrame, root: Tensor) -> bool:
@@ -361,6 +374,11 @@ SITUATIONS: dict[str, Situation] = {
         ),
         SituationRow(
             _CARRIED + ". Since then {step} changed parameters that it was computed from.",
+            (
+                "is_alone",
+                "If {name} is for what another optimizer trains, as that of a discriminator: give "
+                "{short}.detach() to what computes {name}.",
+            ),
             "Compute {short}, and what is computed from it, anew behind {step}: it then goes "
             "through the parameters as they are.",
             (

@@ -125,6 +125,13 @@ static PyType_Slot clock_slots[] = {
     {Py_tp_new, clock_new}, {Py_tp_members, clock_members}, LIFE_SLOTS(Clock), {0, NULL},
 };
 
+/* Frees an object that the collector does not know of. */
+static void free_plain(PyObject *op) {
+    PyTypeObject *own = Py_TYPE(op);
+    PyObject_Free(op);
+    Py_DECREF(own);
+}
+
 /* ------------------------------------------------------------------------------------------- Meter */
 
 /* `ndim` of a shape is NO_SHAPE where there is none. There is a meter for each site, and nearly no
@@ -165,17 +172,18 @@ typedef struct {
     int64_t num_samples;
     char sums_samples; /* whether it sums samples */
 } Meter;
-#define METER(do, op) do(op, Meter, clock) do(op, Meter, sums)
-LIFE(Meter, METER)
 
+/* The collector need not know of it: nothing that a clock refers to refers to a meter. */
 static PyObject *new_meter(PyTypeObject *type, PyObject *clock, int replaces) {
-    MAKE(Meter, type)
+    Meter *self = PyObject_New(Meter, type);
+    if (!self)
+        return NULL;
+    memset((char *)self + sizeof(PyObject), 0, sizeof *self - sizeof(PyObject));
     self->clock = held(clock);
     self->replaces = (char)replaces;
     self->is_summed_in_order = 1;
     self->code = self->place = -1;
     self->known.ndim = self->sample.ndim = self->strides.ndim = NO_SHAPE;
-    PyObject_GC_Track((PyObject *)self);
     return (PyObject *)self;
 }
 
@@ -506,14 +514,15 @@ static void meter_free(PyObject *op) {
     PyMem_Free(self->known.many);
     PyMem_Free(self->sample.many);
     PyMem_Free(self->strides.many);
-    Meter_dealloc(op);
+    Py_XDECREF(self->clock);
+    Py_XDECREF(self->sums);
+    free_plain(op);
 }
 
 static PyType_Slot meter_slots[] = {
     {Py_tp_new, meter_new},          {Py_tp_call, meter_call},
     {Py_tp_methods, meter_methods},  {Py_tp_members, meter_members},
-    {Py_tp_getset, meter_properties}, {Py_tp_traverse, Meter_traverse},
-    {Py_tp_clear, Meter_clear},      {Py_tp_dealloc, meter_free}, {0, NULL},
+    {Py_tp_getset, meter_properties}, {Py_tp_dealloc, meter_free},  {0, NULL},
 };
 
 /* --------------------------------------------------------------------------------------- SiteState */
@@ -930,12 +939,6 @@ typedef struct {
     long long of_graphs, number; /* `current` as is_training last found it, and the step's number */
 } Steps;
 
-static void steps_free(PyObject *op) {
-    PyTypeObject *own = Py_TYPE(op);
-    PyObject_Free(op);
-    Py_DECREF(own);
-}
-
 static PyObject *steps_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
     (void)arguments, (void)keywords;
     if (!current_task) {
@@ -965,7 +968,7 @@ typedef struct {
 static void numbers_free(PyObject *op) {
     PyMem_Free(((Numbers *)op)->entered);
     Py_DECREF(((Numbers *)op)->steps);
-    steps_free(op);
+    free_plain(op);
 }
 
 static PyObject *steps_new_numbers(PyObject *op, PyObject *unused) {
@@ -1049,7 +1052,7 @@ static PyMethodDef steps_methods[] = {
 static PyMemberDef steps_members[] = {NUMBER(Steps, current), {NULL, 0, 0, 0, NULL}};
 static PyType_Slot steps_slots[] = {
     {Py_tp_new, steps_new}, {Py_tp_methods, steps_methods}, {Py_tp_members, steps_members},
-    {Py_tp_dealloc, steps_free}, {0, NULL},
+    {Py_tp_dealloc, free_plain}, {0, NULL},
 };
 static PyMethodDef numbers_methods[] = {
     {"enter", numbers_enter, METH_NOARGS, "Draw the number of a call as it is entered."},
@@ -1973,7 +1976,7 @@ int torchtap_add_calls(PyObject *module) {
 #define ROW(name, type, var, slots, more)                                                          \
     {"torchtap.stats.kernels._kernel." name, &var, sizeof(type), slots, more}
         ROW("Clock", Clock, clock_type, clock_slots, 0),
-        ROW("Meter", Meter, meter_type, meter_slots, 0),
+        ROW("Meter", Meter, meter_type, meter_slots, without),
         ROW("SiteState", State, state_type, state_slots, 0),
         ROW("Gradients", Gradients, gradients_type, gradients_slots, 0),
         ROW("Arrival", Arrival, arrival_type, arrival_slots, own),

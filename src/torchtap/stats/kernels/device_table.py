@@ -48,13 +48,14 @@ class TakenStep(NamedTuple):
 
 
 Unread = list[TakenStep]
+_new_taken: Callable[[Any], TakenStep] = partial(tuple.__new__, TakenStep)  # Of its three parts.
 _BlockTaken = tuple[Rows, list[tuple[NDArray[np.int64], Histograms]]]
 """Rows of a block, and histograms with the row that each of them is of."""
-_UNREAD = 16
-"""Steps whose numbers are read together, on the CPU. Between two steps of a training the code that
-reads them leaves the processor's caches, and then takes several times as long as it does for the
-second of two steps in a row. On other devices they are read one step later, so that copies on the
-host do not pile up."""
+_LEAST_UNREAD, _MOST_UNREAD = 16, 64
+"""Bounds of how many steps are read together, on the CPU: as many as histograms are kept of anyway.
+After a step of a training the code that reads them has left the processor's caches, and takes
+270 us to come back, as long as it then takes for 50 steps. On other devices they are read one step
+later, so that copies on the host do not pile up."""
 
 
 class Block:
@@ -250,15 +251,22 @@ def _read_closed(closed: list[Any]) -> Taken:
 class DeviceTables:
     """Holds the tables of all devices, and the steps that were taken and not read yet.
 
+    Args:
+        histogram: whether they count histograms.
+        keep: of how many steps histograms are kept once they were read.
+
     Attributes:
         native: the rows on the CPU, which native meters may take too; ``None`` without the binary.
+        lone: these, where there is no other table.
     """
 
-    def __init__(self, *, histogram: bool) -> None:
+    def __init__(self, *, histogram: bool, keep: int) -> None:
         self._histogram = histogram
         self._tables: dict[torch.device, DeviceTable] = {}
         self._unread: Unread = []
-        self._behind = _UNREAD
+        self._together = min(max(keep, _LEAST_UNREAD), _MOST_UNREAD)
+        self._most_unread = self._together
+        self.lone: native.TableBlocks | None = None
         self.native: native.TableBlocks | None = None
         if native.closes_tables():
             self.native = native.TableBlocks(weakly(self._add_block_on_cpu), BLOCK)
@@ -283,13 +291,24 @@ class DeviceTables:
             self._tables[device] = table
             # On the CPU reading several steps at once is cheaper; of a device each step is read one
             # step late, when its copies have arrived.
-            self._behind = _UNREAD if all(one.type == "cpu" for one in self._tables) else 1
+            is_alone = all(one.type == "cpu" for one in self._tables)
+            self._most_unread = self._together if is_alone else len(self._tables)
+            self.lone = rows if is_alone else None
         return table
 
     def give_back(self) -> None:
         """Give the memory to the next sinks: nobody measures into it any more."""
         for table in self._tables.values():
             table.give_back()
+
+    def close_lone(self, step: int, table: native.TableBlocks) -> None:
+        """Take what was measured in a step into the lone table, and begin again.
+
+        Where it was interrupted, another call takes what is there yet.
+        """
+        closed: list[Any] = []
+        self._unread.append(_new_taken((step, partial(_read_closed, closed), True)))
+        table.table.close(closed)
 
     def take(self, step: int) -> Unread:
         """Take what was measured in a step; nothing is changed before :meth:`start_again`."""
@@ -308,7 +327,7 @@ class DeviceTables:
     @property
     def are_due(self) -> bool:
         """Return whether the steps before the last one are many enough to be read."""
-        return len(self._unread) > self._behind * len(self._tables)
+        return len(self._unread) > self._most_unread
 
     def read_all_but_last(self) -> Iterator[tuple[int, Taken]]:
         """Yield the steps before the last one."""

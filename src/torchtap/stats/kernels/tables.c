@@ -103,9 +103,11 @@ static int take_attributes_off(PyObject *table) {
 
 /* Takes an entry out of the table; where it rests it is forgotten. */
 static int drop_entry(PyObject *own, PyObject *table, PyObject *key) {
-    int is_there = PySequence_Contains(table, key);
-    if (is_there < 0 || (is_there && PyObject_DelItem(table, key)))
-        return -1;
+    if (PyObject_DelItem(table, key)) {
+        if (!PyErr_ExceptionMatches(PyExc_KeyError))
+            return -1;
+        PyErr_Clear(); /* It rests, or somebody took it out. */
+    }
     PyObject *resting = PyObject_GetAttr(own, n_resting), *answer = NULL;
     if (resting && resting != Py_None)
         answer = PyObject_CallMethodObjArgs(own, n_forget, key, NULL);
