@@ -34,7 +34,7 @@ MOST_METHODS = 18
 MOST_BOXES, MOST_ARROWS, MOST_FLOORS = 18, 61, 9
 MOST_ENTERED = {
     "watch, forward": (20, 60),
-    "tt.open(folder)[site]": (20, 80),
+    "tt.open(folder)[site]": (20, 81),
     "tt.cam(layer=)": (35, 220),
     "an explained error": (21, 145),  # Evidence first: makers, names that were meant.
 }

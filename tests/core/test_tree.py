@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from containers import Box
+from containers import Box, OfRows
 from hypothesis import given, strategies as st
 from torch import Tensor
 from torch.utils import _pytree
@@ -448,3 +448,8 @@ def test_a_list_too_long_is_not_looked_through() -> None:
     unseen: dict[str, str] = {}
     assert leaves(Box(Long([1] * (MOST_PARTS + 1))), unseen) == []  # type: ignore[list-item]
     assert unseen == {"": f"a Box, which holds more than {MOST_PARTS:,} parts"}
+
+
+def test_a_mapping_that_refuses_another_part_says_so() -> None:
+    with pytest.raises(EditError, match="The OfRows refuses another part: batch dimension"):
+        replace(OfRows(a=torch.ones(2)), lambda leaf, tensor: tensor[:1])

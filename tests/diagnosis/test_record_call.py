@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from containers import OfRows
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from untouched import are_same, state_of
@@ -370,3 +371,31 @@ def test_a_backward_of_the_users_that_raises_leaves_the_forward() -> None:
     call = tt.record_call(model, "fc", torch.randn(2, 3))
     assert any("only in training" in note for note in call.notes)
     assert replayed(call)
+
+
+def test_a_mapping_that_copies_its_tensors_with_their_graph_is_refused() -> None:
+    def forward(m: Any, given: OfRows) -> Tensor:
+        return m.second(OfRows(a=m.fc(given["a"])))
+
+    second = Net(lambda m, given: given["a"] * 2)
+    model = Net(forward, fc=nn.Linear(3, 3), second=second)
+    x = torch.randn(2, 3)
+    assert replayed(tt.record_call(model, ".", OfRows(a=x)))
+    with pytest.raises(tt.InputError, match=r"Argument 0\.a cannot be held: a class that holds it"):
+        tt.record_call(model, "second", OfRows(a=x))
+
+
+def test_modules_and_steps_that_take_a_mapping_of_rows_are_compared_and_located() -> None:
+    torch.manual_seed(0)
+    model = Net(lambda m, given: m.fc(given["a"]), fc=nn.Linear(3, 3))
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        other.fc.bias.add_(1)
+    x = OfRows(a=torch.randn(2, 3))
+    assert tt.compare(model, other, x).first.cause == "weights"
+
+    def step(given: OfRows) -> None:
+        (model(given) * float("inf")).sum().backward()
+
+    origin = tt.locate(model, step, x)
+    assert origin is not None and origin.rows == ()  # The mapping refuses one row alone.

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import ItemsView, Iterator, KeysView, MutableMapping, ValuesView
-from typing import Any
+from collections.abc import Iterator, MutableMapping
 
 import pytest
 import torch
-from containers import Box
+from containers import Box, OfRows
 from models import llama
 from torch import Tensor
 
@@ -81,29 +80,6 @@ def test_a_mapping_whose_copy_shares_its_items_is_not_written_into() -> None:
     with tt.edit(model, "take:input", tt.edits.scale(10.0)):
         assert model(held).tolist() == [11.0, 11.0]
     assert held["a"].tolist() == [1.0, 1.0]
-
-
-class OfRows(Kept):
-    """A mapping that iterates over rows, not keys, as ``tensordict.TensorDict`` does."""
-
-    def __iter__(self) -> Iterator[Any]:
-        return zip(*self.items_here.values(), strict=True)
-
-    def __contains__(self, key: object) -> bool:
-        raise NotImplementedError("ask keys()")
-
-    def __setitem__(self, key: Any, value: Tensor) -> None:
-        assert isinstance(key, str), "this would write into a row"
-        super().__setitem__(key, value)
-
-    def keys(self) -> KeysView[str]:
-        return self.items_here.keys()
-
-    def items(self) -> ItemsView[str, Tensor]:
-        return self.items_here.items()
-
-    def values(self) -> ValuesView[Tensor]:
-        return self.items_here.values()
 
 
 def test_a_mapping_that_iterates_over_rows_is_edited_by_its_keys() -> None:

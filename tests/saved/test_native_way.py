@@ -20,6 +20,7 @@ from torch import Tensor, nn
 import torchtap as tt
 from torchtap.saved.copy_streams import use_streams
 from torchtap.saved.native_saved import kernel
+from torchtap.saved.prefetch import Prefetch
 from torchtap.testing import FakeStreams
 
 needs_native = pytest.mark.skipif(kernel() is None, reason="nothing is compiled here")
@@ -200,6 +201,30 @@ def test_threads_that_train_at_once_count_every_byte(native: str) -> None:
         == report.packed_nbytes + sum((report.shared_nbytes, *report.kept_nbytes.values()))
     )
     assert off._engine._ledger.nbytes == dict.fromkeys(off._engine._ledger.nbytes, 0)
+
+
+@pytest.mark.usefixtures("native")
+def test_an_interrupt_while_a_tensor_is_packed_takes_no_bytes_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    add, interrupts = Prefetch.add, list[BaseException]()
+
+    def interrupted(self: Prefetch, *block: Any) -> None:
+        if interrupts:
+            raise interrupts.pop()
+        add(self, *block)
+
+    monkeypatch.setattr(Prefetch, "add", interrupted)
+    x = torch.randn(200_000, requires_grad=True)  # Large: it can be prefetched.
+    with tt.offload("disk", min_bytes=0) as off:
+        for _ in range(2):
+            x.exp().sum().backward()
+        interrupts.append(KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):
+            x.exp()
+        gc.collect()
+        assert not interrupts and off._engine.holds_nothing()
+        assert off._engine._ledger.nbytes == dict.fromkeys(off._engine._ledger.nbytes, 0)
 
 
 _CHILD = """

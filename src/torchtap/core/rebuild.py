@@ -194,9 +194,7 @@ def _twin(value: Any, new: list[Any], name: str) -> Any:
     elif isinstance(value, Mapping):
         if not isinstance(value, MutableMapping):
             raise EditError(f"{_named(value, name)} cannot be written into. {_WAY_OUT}")
-        twin = _apart(value, twin, new, name)
-        for key, part in zip(value.keys(), new, strict=True):
-            twin[key] = part
+        twin = _written(value, twin, new, name)
         _put_in_order(twin, value)
         _mirror(twin, value, new)
     else:
@@ -216,6 +214,19 @@ def _tuple_twin(value: tuple[Any, ...], new: list[Any]) -> Any:
         twin = tuple.__new__(type(value), new)
         vars(twin).update(vars(value))
         return twin
+
+
+def _written(value: MutableMapping[Any, Any], twin: Any, new: list[Any], name: str) -> Any:
+    """Write parts into a copy of a mapping, which may refuse them: others must have its rows."""
+    try:
+        twin = _apart(value, twin, new, name)
+        for key, part in zip(value.keys(), new, strict=True):
+            twin[key] = part
+    except (RuntimeError, TypeError, ValueError) as error:
+        if isinstance(error, EditError):
+            raise
+        raise EditError(f"{_named(value, name)} refuses another part: {error}") from error
+    return twin
 
 
 def _apart(value: MutableMapping[Any, Any], twin: Any, new: list[Any], name: str) -> Any:

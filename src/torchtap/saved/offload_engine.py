@@ -256,12 +256,12 @@ class OffloadEngine:
         ref = self._new_block(tensor.detach(), layout, held, identity, memory, self._freed)
         self._known[identity] = reference = weakref.ref(ref)
         block = ref.block
+        ledger.add(block)  # First: whatever ends the block takes its bytes off again.
         if not (layout.is_small and self.chain.of(layout)[0].is_slow):
             self._prefetch.add(block, reference)
         if self._hot is not None:
             self.chain.plan(layout)
         counters.packed += layout.nbytes
-        ledger.add(block)
         operation.unfinished.append(reference)
         return ref
 

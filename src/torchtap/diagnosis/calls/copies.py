@@ -74,7 +74,21 @@ def copied(
                 f"{place or 'A part of the call'} cannot be held: {error}. Hand in what it holds "
                 f"as tensors, lists or dicts, or record a module further inside."
             ) from error
+        if with_module:  # To be run again, and backward: that would go on into the graph.
+            _refuse_own_copies(arguments, memo)
     return Copied(twin, arguments)
+
+
+def _refuse_own_copies(arguments: Arguments, memo: dict[int, Any]) -> None:
+    """A class may copy its tensors itself (``TensorDict``), as part of the graph they come from."""
+    ours = {id(one) for one in memo.values()}
+    for name, tensor in tensors_in(arguments_by_name(*arguments)).items():
+        if id(tensor) not in ours and not tensor.is_leaf:
+            raise InputError(
+                f"Argument {name} cannot be held: a class that holds it copies its tensors itself, "
+                f"with the graph that they come from. Hand in what it holds as tensors, lists or "
+                f"dicts, or record a module further inside."
+            )
 
 
 def copied_module(module: nn.Module) -> nn.Module:

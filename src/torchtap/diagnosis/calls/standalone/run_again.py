@@ -69,8 +69,8 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
         names = value._fields
         yield from zip(names, value, strict=True)
     elif isinstance(value, Mapping):
-        names = [str(key) for key in value]
-        yield from ((str(key), value[key]) for key in value)
+        names = [str(key) for key in value.keys()]  # noqa: SIM118
+        yield from ((str(key), one) for key, one in value.items())
     elif isinstance(value, (tuple, list, deque, UserList)):
         yield from ((str(place), one) for place, one in enumerate(value))
     own = {**getattr(value, "__dict__", {})}
