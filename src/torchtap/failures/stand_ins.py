@@ -296,7 +296,7 @@ class StandIns:
         if type(module) is nn.Sequential and len(given) == 1:
             (value,) = given
             for one in module._modules.values():
-                value = self.layer(one, value)  # type: ignore[arg-type]
+                value = self.layer(one, value)
             return value
         copied = _copied(module, self.layers)
         if isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d):
@@ -366,7 +366,7 @@ def _work(name: str, tensors: list[Tensor]) -> int:
     if name in _PRODUCTS:
         first, second = tensors[-2:] if "add" in name else tensors[:2]
         columns = (*second.shape, 1)[0 if name == "linear" else -1 - bool(second.dim() > 1)]
-        return first.numel() * columns // 8
+        return int(first.numel() * columns // 8)
     if name in _JOINS:
         return sum(one.numel() for one in tensors)
     most = max(one.dim() for one in tensors)

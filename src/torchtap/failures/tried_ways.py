@@ -134,7 +134,8 @@ def _without_condition(way: str, line: Any) -> str:
 
 def _readings(text: str, frame: TracebackFrame) -> list[Change]:
     """Return the changes that an expression or an assignment may stand for; none if not known."""
-    target, value = _ASSIGNED.fullmatch(text).groups() if _ASSIGNED.fullmatch(text) else ("", text)
+    assigned = _ASSIGNED.fullmatch(text)
+    target, value = assigned.groups() if assigned is not None else ("", text)
     tree = expression_of(value) or expression_of(_REASON.sub("", value))
     if not isinstance(tree, _MEANT):
         return []
