@@ -419,7 +419,7 @@ def _copied(module: nn.Module, layers: Mapping[int, tuple[Any, ...]]) -> Any:
 
 def _has_global_hooks() -> bool:
     held = vars(torch.nn.modules.module)
-    return any(one for name, one in held.items() if name.startswith("_global_") and "hooks" in name)
+    return any(one for name, one in held.items() if "global" in name and "hooks" in name)
 
 
 def _resize(module: nn.Module, held: dict[str, Any], numbers: tuple[Any, ...]) -> None:
