@@ -64,7 +64,7 @@ def test_a_saved_run_is_drawn_too(file: Path, capsys: pytest.CaptureFixture[str]
         model(torch.ones(1, 2))
     watch.run.save("run.safetensors")
     assert run(["graph", "run.safetensors", "--out", "graph.svg"]) == 0
-    assert "What Sequential did" in capsys.readouterr().out
+    assert "Execution of Sequential" in capsys.readouterr().out
     assert run(["graph", "run.safetensors", "--autograd"]) == 2
 
 
