@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from error_programs.program import Program, error_of, run
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
-FOLDERS = [f"{name}unread_programs" for name in ("", "second_", "third_", "fourth_", "fifth_")]
+SETS = ("", "second_", "third_", "fourth_", "fifth_", "sixth_")
+FOLDERS = [f"{name}unread_programs" for name in SETS]
 POSTED: list[dict[str, Any]] = [
     program | {"source": (SCRIPTS / folder / f"{program['name']}.py").read_text()}
     for folder in FOLDERS
@@ -40,8 +42,9 @@ def close(a, b):
 def as_in_a_process_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> Iterator[None]:
-    """Programs save files where they run."""
+    """Programs save files where they run, and torch.export looks for torch in ``__main__``."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("__main__.torch", torch, raising=False)
     yield
     if "open(" in request.node.callspec.params["posted"]["source"]:
         gc.collect()  # A picture that is not closed warns where it is freed: here, and not later.
