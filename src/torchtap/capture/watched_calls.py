@@ -212,8 +212,8 @@ class WatchedCalls:
     def go_on(self, step: int) -> bool:
         """Begin a step after one that leaves nothing to be done, as most do; else do nothing.
 
-        As ``end_pass``, ``number_step`` and ``begin_step``, in few calls: what runs once in a step
-        has left the processor's caches, where each function of Python takes some 3 us.
+        It does what ``end_pass``, ``number_step`` and ``begin_step`` do, in few calls: code that
+        runs once a step has left the processor's caches, where each function takes some 3 us.
 
         Returns:
             whether it was begun.

@@ -60,7 +60,7 @@ def _calls_that_made(failure: Failure, operand: Operand) -> Iterator[Expression]
         node: ast.expr = step.node
         while isinstance(node, ast.Call) and not step.path and not is_of_library(step.scope.file):
             yield step.part(node)
-            # Of torch.ones(n, n).triu(), what was called first.
+            # torch.ones(n, n).triu() leads on to torch.ones(n, n), which was called first.
             node = node.func.value if isinstance(node.func, ast.Attribute) else node.func
 
 
