@@ -125,6 +125,20 @@ def test_what_cannot_be_tried_stays(way: str, tmp_path: Path) -> None:
     assert without_refused(failure, (way,)) == (way,)
 
 
+def test_a_layer_in_what_the_line_calls_is_not_taken_as_tried(tmp_path: Path) -> None:
+    line = "nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.InstanceNorm2d(3))(torch.randn(2, 3, 4, 4))"
+    way = "Normalise over the channels of a sample: nn.GroupNorm(1, channels)."
+    assert not is_raised(line.replace("InstanceNorm2d(3)", "GroupNorm(1, 3)"), tmp_path)
+    assert without_refused(failed(line, tmp_path), (way,)) == (way,)
+
+
+def test_an_argument_behind_an_expression_belongs_to_it(tmp_path: Path) -> None:
+    source = "x, k = torch.rand(1, 3, 8, 8), torch.rand(1, 1, 3, 3)\nF.conv2d(x, k{})"
+    way = "Each by itself: k.expand(3, -1, -1, -1) as the kernel, with groups=3."
+    assert not is_raised(source.format(".expand(3, -1, -1, -1), groups=3"), tmp_path)
+    assert without_refused(failed(source.format(""), tmp_path), (way,)) == (way,)
+
+
 def test_an_expression_may_stand_for_what_the_line_makes_of_its_operand(tmp_path: Path) -> None:
     source = "x = torch.ones(2, 3)\nx.sum(1) + torch.ones(2, 3)"
     right = "Keep it: x.sum(1, keepdim=True)."

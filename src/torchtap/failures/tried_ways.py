@@ -28,8 +28,8 @@ _OR = re.compile(r",? or (?=\S*[(\[])|; or |; ")
 """Stands between the expressions of a way out, of which one is to be taken."""
 _AND = re.compile(r",? and (?=\S+ = )| against ")
 """Stands between changes that belong together."""
-_REASON = re.compile(r",? (?:which|so that|as|that|in place of|for) (?:(?!\w[(\[]).)*")
-"""Stands behind an expression: why, or what it replaces, and no other expression."""
+_REASON = re.compile(r",? (?:which|so that|as|that|in place of|for) (?:(?!\w[(\[=]).)*")
+"""Stands behind an expression: why, or what it replaces, and no other expression or argument."""
 _MOST_READINGS = 12
 _SAME = re.compile(r"nn\.\w+\(\) before the module")
 """Says the expression before it as a layer."""
@@ -229,11 +229,22 @@ def _same(one: ast.AST, other: ast.AST) -> bool:
     return type(one) is type(other) and ast.dump(one) == ast.dump(other)
 
 
+def _is_hidden(change: Change, values: StandIns, line: Any) -> bool:
+    """Return whether a change stands in what the line calls, in whose place its module is taken."""
+    if not isinstance(line, ast.Call) or id(line.func) not in values.instead:
+        return False
+    callee = {id(one) for one in ast.walk(line.func)}
+    return any(id(node) in callee for node, _ in change.instead)
+
+
 def _tried(failure: Failure, frame: TracebackFrame, change: Change) -> str:
     """Return what comes of a change: ``refused``, ``refused below``, ``passes`` or ``unknown``."""
     line: Any = frame.expression
+    values = change.values(failure, frame)
+    if _is_hidden(change, values, line):
+        return "unknown"
     try:
-        value = change.values(failure, frame).of(line)
+        value = values.of(line)
     except Refused:
         return "refused"
     except Exception:  # noqa: BLE001 - an expression of another kind than are computed here

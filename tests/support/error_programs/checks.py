@@ -43,6 +43,42 @@ MADE = [
         ("if True", "if found"),
         "assert rows is None",
     ),
+    Program(
+        "Boxes of which none is sure enough",
+        "nothing to join",
+        "boxes, scores, kept = torch.ones(2, 4), [0.3, 0.6], []\n"
+        "for box, score in zip(boxes, scores):\n    if score > 0.9:\n        kept.append(box)\n"
+        "x = torch.stack(kept)  # raises",
+        "",
+        "It stands under if score > 0.9, in the loop over zip(boxes, scores)",
+        (("0.9", "0.5"),),
+        says=("train.py:10 never appended to it",),
+        purpose="assert x.tolist() == [[1.0, 1.0, 1.0, 1.0]]",
+    ),
+    _one(
+        "A method in place of a size",
+        "size of another kind",
+        "x = torch.ones(2, 3)\nrows = x.reshape(1, x.numel)  # raises",
+        "x.numel(...)",
+        ("x.numel)", "x.numel())"),
+        "assert rows.shape == (1, 6)",
+    ),
+    _one(
+        "A width that has no number",
+        "size in a tuple",
+        "width = None\nmask = torch.zeros((width, 4))  # raises",
+        "Give it a number where it comes from",
+        ("None", "2"),
+        "assert mask.shape == (2, 4)",
+    ),
+    _one(
+        "A name in place of a dimension",
+        "argument of another kind",
+        "x = torch.ones(2, 3)\ny = torch.unsqueeze(x, 'rows')  # raises",
+        "Give int there",
+        ("'rows'", "0"),
+        "assert y.shape == (1, 2, 3)",
+    ),
     _one(
         "Sentences in a list of lists",
         "lists of different lengths",

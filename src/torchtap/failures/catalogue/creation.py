@@ -9,6 +9,8 @@ from typing import Any
 
 from torch import Tensor
 
+from torchtap.core.source_files import shown_file
+from torchtap.failures.assignments import blocks_at
 from torchtap.failures.failure import Failure
 from torchtap.failures.lost_dimensions import kept_dimension
 from torchtap.failures.operands import Operand
@@ -28,6 +30,49 @@ def first_argument(failure: Failure, otherwise: str = "x") -> str:
 
 def _given(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     return {"name": first_argument(failure)}
+
+
+def _nothing_to_join(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    """The line that appends to the list, and the loops and conditions that it stands in."""
+    name, frame = first_argument(failure), failure.user
+    words = {"name": name, "why": "", "around": ""}
+    function = None if frame is None else frame.function
+    lines = [] if function is None else _lines_that_append(function, name)
+    if frame is None or function is None or not lines:
+        return words
+    words["why"] = f": {shown_file(frame.file)}:{lines[0]} never appended to it"
+    if len(lines) == 1:
+        blocks = reversed(blocks_at(function, lines[0]))
+        words["around"] = ", ".join(filter(None, (_entered(*block) for block in blocks)))
+    return words
+
+
+def _lines_that_append(function: ast.AST, name: str) -> list[int]:
+    """Return the lines that append to a list; none where it may have been emptied again."""
+    lines, num_made = [], 0
+    for node in ast.walk(function):
+        match node:
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=id_), attr=attr)) if id_ == name:
+                if attr != "append":
+                    return []
+                lines.append(node.lineno)
+            case ast.Name(id=id_, ctx=ast.Store() | ast.Del()) if id_ == name:
+                num_made += 1
+            case ast.Delete():
+                return []
+    return lines if num_made == 1 else []
+
+
+def _entered(owner: ast.AST, field: str) -> str:
+    """Return the loop or condition that a block stands in; empty where it is always entered."""
+    match owner:
+        case ast.If(test=test):
+            return f"under {'if' if field == 'body' else 'the else of'} {ast.unparse(test)}"
+        case ast.For(iter=many) if field == "body":
+            return f"in the loop over {ast.unparse(many)}"
+        case ast.While(test=test) if field == "body":
+            return f"under while {ast.unparse(test)}"
+    return ""
 
 
 def _scalar(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
@@ -165,10 +210,15 @@ SITUATIONS: dict[str, Situation] = {
         about="tensors",
     ),
     "nothing to join": SituationRow(
-        "The list that was to be joined is empty: nothing was appended to it.",
-        "Leave it out where there is nothing: if {name}: ....",
-        "Begin with a tensor without rows: torch.empty(0, features).",
-        facts=_given,
+        "The list that was to be joined is empty{why}.",
+        (
+            "around",
+            "If {name} is to hold something, see why that line was not reached. It stands "
+            "{around}: files of a step before may be missing, or a path or threshold be wrong.",
+        ),
+        "If there may be nothing, leave it out then: if {name}: ....",
+        "If there may be nothing, begin with a tensor without rows: torch.empty(0, features).",
+        facts=_nothing_to_join,
     ),
     "lists of different lengths": SituationRow(
         "{name} has lists of different lengths ({wanted} and {given} in dimension {dim}), and a "

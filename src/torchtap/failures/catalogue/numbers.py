@@ -16,6 +16,8 @@ from torchtap.failures.parsed_source import written
 from torchtap.failures.situation_row import Situation, SituationRow
 
 _MOST_MATRICES = 64
+_OF_MATRICES = ("PositiveDefinite()", "LowerCholesky()", "CorrCholesky()", "LowerTriangular()")
+"""Constraints for which the sign of an element is no reason."""
 _FIRST_NAN = (
     "Find the operation that made the first NaN or Inf: tt.locate(model, step, *batch), or "
     "tt.guard(model) around the training."
@@ -42,8 +44,9 @@ def _census(value: object) -> Mapping[str, Any]:
 
 def _parameter(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     value = failure.operand("value")
-    words = _census(value.value)
-    must = found["constraint"]
+    words, must = dict(_census(value.value)), found["constraint"]
+    if must in _OF_MATRICES and not words["is_bad"]:
+        words["holds"] = _of_matrix(value.value) if must == "PositiveDefinite()" else ""
     is_positive = must.startswith("GreaterThan(lower_bound=0")
     is_positive_of_all = "(GreaterThan(lower_bound=0" in must
     return {
@@ -80,11 +83,23 @@ def _first(failure: Failure) -> Operand:
     return failure.tensors[0] if failure.tensors else failure.operand("input")
 
 
+def _of_matrix(value: object) -> str:
+    """Return why matrices are not positive definite; empty where that is not known."""
+    facts = _facts_of_matrix(value)
+    if facts["is_skew"]:
+        return ": it is not symmetric"
+    return (
+        f": its least eigenvalue is {facts['least']}" if facts["is_near"] or facts["is_far"] else ""
+    )
+
+
 def _matrix(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    value = _first(failure).value
-    is_readable = bounds_of(value) is not None and isinstance(value, Tensor) and value.dim() > 1
-    is_readable = is_readable and value.shape[-1] == value.shape[-2]
-    if not is_readable or not isinstance(value, Tensor):
+    return _facts_of_matrix(_first(failure).value)
+
+
+def _facts_of_matrix(value: object) -> Mapping[str, Any]:
+    is_tensor = isinstance(value, Tensor) and bounds_of(value) is not None and value.dim() > 1
+    if not is_tensor or not isinstance(value, Tensor) or value.shape[-1] != value.shape[-2]:
         words = dict.fromkeys(("is_skew", "is_bad", "is_near", "is_far"), False)
         return {**words, "is_unknown": True}
     value = value.detach().double().reshape(-1, *value.shape[-2:])[:_MOST_MATRICES]

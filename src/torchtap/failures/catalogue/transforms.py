@@ -41,6 +41,19 @@ def _exported(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     return {"text": text}
 
 
+def _recorded_sizes(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
+    """Which sizes hold; export takes a 0 or 1 in an example for a constant."""
+    constants = re.findall(r"specialized it to be a constant \((\d+)\)", failure.text)
+    small = next((one for one in constants if one in ("0", "1")), "")
+    some = f"one size alone: a size of {small} in the example is taken for a constant"
+    return {
+        "is_one": bool(small),
+        "is_constant": bool(constants),
+        "is_range": not constants,
+        "holding": some if small else "one size alone" if constants else "a part of its range",
+    }
+
+
 def _mapped(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
     return {"dims": found.groupdict().get("dims") or ""}
 
@@ -192,10 +205,16 @@ SITUATIONS: dict[str, Situation] = {
         "Make a module of the function: a class whose forward calls it.",
     ),
     "size of an export": SituationRow(
-        "{dims} was said to be dynamic, and the model works for one size alone: it has the number "
-        "in its code.",
-        "Take the number from the input: x.shape[0], or -1 in a view, in place of a number.",
-        "If it is always the same, leave it out of dynamic_shapes.",
+        "{dims} was said to be dynamic, and what export recorded holds for {holding}.",
+        ("is_one", "Export with an example that has a size of 2 or more there."),
+        (
+            "is_constant",
+            "If the model's code has the number, take it from the input: x.shape[0], or -1 in a "
+            "view, in place of a number.",
+        ),
+        ("is_constant", "If it is always the same, leave it out of dynamic_shapes."),
+        ("is_range", "Take the range that the message suggests, if all your inputs are in it."),
+        facts=_recorded_sizes,
     ),
     "input of an export": SituationRow(
         "The exported model was made for other sizes than it was given: {guard} does not hold.",
