@@ -42,7 +42,7 @@ def _exported(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
 
 
 def _recorded_sizes(failure: Failure, found: re.Match[str]) -> Mapping[str, Any]:
-    """Which sizes hold; export takes a 0 or 1 in an example for a constant."""
+    """Tell what sizes the recorded graph holds for; a 0 or 1 in an example is a constant."""
     constants = re.findall(r"specialized it to be a constant \((\d+)\)", failure.text)
     small = next((one for one in constants if one in ("0", "1")), "")
     some = f"one size alone: a size of {small} in the example is taken for a constant"
