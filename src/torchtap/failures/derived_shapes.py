@@ -18,24 +18,10 @@ from torchtap.core.torch_private import is_of_transform, num_dispatch_modes
 from torchtap.failures.failure import Failure
 from torchtap.failures.operands import Operand
 from torchtap.failures.parsed_source import expression_of
+from torchtap.failures.stand_ins import BINARY, UNARY
 from torchtap.failures.traceback_frame import MISSING, TracebackFrame
 
-_BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-    ast.Pow: operator.pow,
-    ast.MatMult: operator.matmul,
-    ast.BitAnd: operator.and_,
-    ast.BitOr: operator.or_,
-}
-_UNARY: dict[type[ast.unaryop], Callable[[Any], Any]] = {
-    ast.USub: operator.neg,
-    ast.Invert: operator.invert,
-}
+_BINARY = {**BINARY, ast.Pow: operator.pow}
 _METHODS = frozenset(
     [
         "abs",
@@ -148,7 +134,7 @@ def _computed(node: ast.expr, frame: TracebackFrame) -> Any:
         case ast.BinOp(left=left, op=op, right=right):
             return _BINARY[type(op)](_computed(left, frame), _computed(right, frame))
         case ast.UnaryOp(op=op, operand=operand):
-            return _UNARY[type(op)](_computed(operand, frame))
+            return UNARY[type(op)](_computed(operand, frame))
         case ast.Compare(left=left, comparators=[right]):
             return torch.ne(_computed(left, frame), _computed(right, frame))
         case ast.Attribute(value=base, attr=attr) if attr in _ATTRIBUTES:

@@ -30,7 +30,7 @@ _MOST_WORK = 2**22
 """Multiplications of an operation."""
 _MOST_OPERATIONS = 150
 
-_BINARY: dict[type, Callable[[Any, Any], Any]] = {
+BINARY: dict[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
@@ -47,7 +47,7 @@ _BINARY: dict[type, Callable[[Any, Any], Any]] = {
     ast.Gt: operator.gt,
     ast.GtE: operator.ge,
 }
-_UNARY: dict[type, Callable[[Any], Any]] = {ast.USub: operator.neg, ast.Invert: operator.invert}
+UNARY: dict[type, Callable[[Any], Any]] = {ast.USub: operator.neg, ast.Invert: operator.invert}
 _CASTS = {
     "float": torch.float32,
     "double": torch.float32,
@@ -151,13 +151,13 @@ class StandIns:
                 return tuple(self.of(one) for one in parts)
             case ast.List(elts=parts):
                 return [self.of(one) for one in parts]
-            case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
+            case ast.BinOp(left=left, op=op, right=right) if type(op) in BINARY:
                 name = "matmul" if isinstance(op, ast.MatMult) else ""
-                return self.run(_BINARY[type(op)], self.of(left), self.of(right), name=name)
-            case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _BINARY:
-                return self.run(_BINARY[type(op)], self.of(left), self.of(right))
-            case ast.UnaryOp(op=op, operand=operand) if type(op) in _UNARY:
-                return self.run(_UNARY[type(op)], self.of(operand))
+                return self.run(BINARY[type(op)], self.of(left), self.of(right), name=name)
+            case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in BINARY:
+                return self.run(BINARY[type(op)], self.of(left), self.of(right))
+            case ast.UnaryOp(op=op, operand=operand) if type(op) in UNARY:
+                return self.run(UNARY[type(op)], self.of(operand))
             case ast.Call():
                 return self._call(node)
         raise Unknown
